@@ -1,0 +1,67 @@
+"""Typed models of RLHFJob v1alpha1."""
+
+from rlhf_api.spec.data import DataSpec, DatasetSpec
+from rlhf_api.spec.job import JobSpec, Metadata, RLHFJob
+from rlhf_api.spec.models import ModelsSpec, ModelSpec, ValueModelSpec
+from rlhf_api.spec.outputs import CheckpointSpec, EvaluationSpec, LoggingSpec
+from rlhf_api.spec.placement import Colocation, PlacementSpec, RolePlacement, RolloutPlacement
+from rlhf_api.spec.rl import (
+    GROUP_ESTIMATORS,
+    AdvantageSpec,
+    Aggregation,
+    CorrectionSpec,
+    Estimator,
+    FunctionSpec,
+    KlEstimator,
+    KlSpec,
+    OverlongSpec,
+    PolicyLossSpec,
+    Preset,
+    RewardSourceSpec,
+    RewardSpec,
+    RlSpec,
+    RolloutSpec,
+    TruncationSpec,
+    ValueLossSpec,
+)
+from rlhf_api.spec.training import DeepspeedSpec, LearningRateSpec, OptimizerSpec, ScheduleSpec, TrainingSpec
+
+__all__ = [
+    "GROUP_ESTIMATORS",
+    "AdvantageSpec",
+    "Aggregation",
+    "CheckpointSpec",
+    "Colocation",
+    "CorrectionSpec",
+    "DataSpec",
+    "DatasetSpec",
+    "DeepspeedSpec",
+    "Estimator",
+    "EvaluationSpec",
+    "FunctionSpec",
+    "JobSpec",
+    "KlEstimator",
+    "KlSpec",
+    "LearningRateSpec",
+    "LoggingSpec",
+    "Metadata",
+    "ModelSpec",
+    "ModelsSpec",
+    "OptimizerSpec",
+    "OverlongSpec",
+    "PlacementSpec",
+    "PolicyLossSpec",
+    "Preset",
+    "RLHFJob",
+    "RewardSourceSpec",
+    "RewardSpec",
+    "RlSpec",
+    "RolePlacement",
+    "RolloutPlacement",
+    "RolloutSpec",
+    "ScheduleSpec",
+    "TrainingSpec",
+    "TruncationSpec",
+    "ValueLossSpec",
+    "ValueModelSpec",
+]

@@ -1,0 +1,1 @@
+"""The RLHF engine: Ray actors for DeepSpeed trainers and vLLM engines, driven by one controller."""

@@ -1,0 +1,33 @@
+"""Failures with an exit code. Everything else is a traceback and exit code 1."""
+
+from __future__ import annotations
+
+from rlhf_api.exit_codes import ExitCode
+
+
+class JobError(Exception):
+    """Ends the job with ``exit_code``; the text is one line for people, evidence below it."""
+
+    exit_code: ExitCode = ExitCode.USER
+
+
+class ConfigError(JobError):
+    exit_code = ExitCode.CONFIG
+
+
+class DataError(JobError):
+    """Bad data or reward code."""
+
+    exit_code = ExitCode.DATA
+
+
+class RetryError(JobError):
+    """Infrastructure: a lost process, a collective or weight sync that timed out."""
+
+    exit_code = ExitCode.RETRY
+
+
+class StopRequested(JobError):  # noqa: N818 - a request, not a fault
+    """Raised between steps after a stop signal, once the checkpoint is committed."""
+
+    exit_code = ExitCode.STOPPED
