@@ -1,0 +1,1 @@
+"""What the trainer computes: pure functions over padded batches ``[N, T]``, without I/O, ranks or models."""
