@@ -1,0 +1,129 @@
+"""Models and tokenizers from a local folder or a hub id, with one clear error for each way that goes wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from rlhf_api.spec import ModelSpec, ValueModelSpec
+from rlhf_trainer.errors import ConfigError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
+# A head whose logits are scaled would give silently wrong log-probs: the engine applies the factor, our head does not.
+UNSUPPORTED_LOGIT_KEYS = ("logit_scale", "logits_scaling", "final_logit_softcapping")
+
+
+def locate(spec: ModelSpec, base_dir: Path) -> str:
+    """Absolute folder when ``spec.path`` is one (relative paths resolve against the manifest's folder), else a hub id."""
+    folder = (base_dir / Path(spec.path).expanduser()).resolve()
+    if folder.is_dir():
+        return str(folder)
+    looks_local = spec.path.startswith((".", "/", "~")) or spec.path.count("/") != 1 or folder.parent.is_dir()
+    if looks_local:
+        raise ConfigError(f"model path {spec.path}: there is no folder {folder}. Nearest: a folder with config.json, or a hub id owner/name")
+    return spec.path
+
+
+def _hub_arguments(spec: ModelSpec) -> dict[str, Any]:
+    return {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
+
+
+def load_config(spec: ModelSpec, base_dir: Path) -> PretrainedConfig:
+    where = locate(spec, base_dir)
+    if Path(where).is_dir() and not (Path(where) / "config.json").is_file():
+        raise ConfigError(f"model path {spec.path}: {where} has no config.json, so it is not a Hugging Face model folder")
+    try:
+        config = AutoConfig.from_pretrained(where, **_hub_arguments(spec))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model path {spec.path}: its configuration cannot be read: {str(error).splitlines()[0]}") from error
+    for key in UNSUPPORTED_LOGIT_KEYS:
+        if config.to_dict().get(key) not in (None, 1, 1.0):
+            raise ConfigError(f"model path {spec.path}: config.json sets {key}, which changes the logits in a way the trainer does not compute")
+    return config
+
+
+def load_tokenizer(spec: ModelSpec, base_dir: Path) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, checked against its embedding: a tokenizer with more ids than the embedding has rows is refused."""
+    where = locate(spec, base_dir)
+    if Path(where).is_dir() and not any((Path(where) / name).is_file() for name in TOKENIZER_FILES):
+        raise ConfigError(f"model path {spec.path}: {where} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)})")
+    config = load_config(spec, base_dir)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, **_hub_arguments(spec))
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"model path {spec.path}: its tokenizer cannot be read: {str(error).splitlines()[0]}") from error
+    rows, ids = config.get_text_config().vocab_size, len(tokenizer)
+    if ids > rows:
+        raise ConfigError(
+            f"model path {spec.path}: the tokenizer has {ids} ids but the embedding only {rows} rows. "
+            f"Nearest: a model whose embedding was resized to at least {ids} rows and saved"
+        )
+    return tokenizer
+
+
+def load_actor(spec: ModelSpec, base_dir: Path, dtype: torch.dtype, attention: str) -> PreTrainedModel:
+    """Causal language model on the CPU in ``dtype``; ``init: random`` draws weights from ``spec.seed``."""
+    config = load_config(spec, base_dir)
+    arguments = {"dtype": dtype, "attn_implementation": attention}
+    if spec.init == "random":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(spec.seed)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=spec.trust_remote_code, **arguments)
+    else:
+        model = _pretrained(AutoModelForCausalLM, spec, base_dir, config=config, **arguments)
+    return _ready(model)
+
+
+def load_value(spec: ValueModelSpec, base_dir: Path, dtype: torch.dtype, attention: str, *, needs_head: bool = False) -> PreTrainedModel:
+    """Sequence-classification model with a scalar head, read from ``{spec.head_name}.weight``.
+
+    A missing head starts at zero, so that a critic's first values are 0; with ``needs_head`` (a reward model) it is refused,
+    because every reward would be 0.
+    """
+    config = load_config(spec, base_dir)
+    config.num_labels = 1
+    arguments = {"dtype": dtype, "attn_implementation": attention}
+    if spec.init == "random":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(spec.seed)
+            model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=spec.trust_remote_code, **arguments)
+        missing_head = True
+    else:
+        renames = {} if spec.head_name == "score" else {"key_mapping": {rf"^{spec.head_name}\.": "score."}}
+        model, info = _pretrained(
+            AutoModelForSequenceClassification, spec, base_dir, config=config, output_loading_info=True, **renames, **arguments
+        )
+        missing_head = "score.weight" in info["missing_keys"]
+    if missing_head and needs_head:
+        raise ConfigError(
+            f"model path {spec.path}: a reward model needs the scalar head {spec.head_name}.weight, which is not there. "
+            "Nearest: set models.reward.headName to the head's name"
+        )
+    if missing_head:
+        torch.nn.init.zeros_(model.score.weight)
+    return _ready(model)
+
+
+def _pretrained(factory: Any, spec: ModelSpec, base_dir: Path, **arguments: Any) -> Any:
+    where = locate(spec, base_dir)
+    try:
+        return factory.from_pretrained(where, **_hub_arguments(spec), **arguments)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"model path {spec.path}: its weights cannot be loaded: {str(error).splitlines()[0]}") from error
+
+
+def _ready(model: PreTrainedModel) -> PreTrainedModel:
+    # A cache would make transformers treat restarting positions as one sequence, silently.
+    model.config.use_cache = False
+    return model

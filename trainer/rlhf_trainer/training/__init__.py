@@ -1,0 +1,1 @@
+"""Training workers: batches, losses, DeepSpeed, saved state."""
