@@ -1,0 +1,1 @@
+"""Sampling responses with vLLM: token in, token out."""
