@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from rlhf_api.exit_codes import ExitCode
+from rlhf_api.violations import Violation
 
 
 class JobError(Exception):
-    """Ends the job with ``exit_code``; the text is one line for people, evidence below it."""
+    """Ends the job with ``exit_code``; the text is one line for people, evidence below it.
+
+    A fault of a manifest field is given as a ``Violation`` and kept in ``violation``.
+    """
 
     exit_code: ExitCode = ExitCode.USER
+
+    def __init__(self, problem: str | Violation) -> None:
+        super().__init__(str(problem))
+        self.violation = problem if isinstance(problem, Violation) else None
 
 
 class ConfigError(JobError):

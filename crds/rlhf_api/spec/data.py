@@ -19,6 +19,9 @@ class DatasetSpec(Strict):
     split: str = Field("train", min_length=1, max_length=128)
     """Split of a `datasets` folder or hub id; files have one split."""
 
+    config: str | None = Field(None, min_length=1, max_length=128)
+    """Configuration (subset) of a hub id that has several, such as `main` of `openai/gsm8k`. Absent = its only one."""
+
     weight: float = Field(1.0, gt=0.0, le=1000.0)
     """Share of this set relative to its size: 1 = each row once an epoch, 0.5 = half of the rows, 2 = each row twice."""
 

@@ -1,0 +1,1 @@
+"""Reward sources -> one ``Reward`` a rollout. This file stays empty: the user's process imports the package."""
