@@ -1,0 +1,91 @@
+"""``GET /progress`` of a running driver: what the operator writes into the status, and what any client may show."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from rlhf_api.base import Strict
+
+MESSAGE_MAX = 4096
+
+
+def _cut(text: object) -> object:
+    """Long evidence (a traceback) is cut on a character border, so a status stays small enough to be stored."""
+    if isinstance(text, str) and len(text) > MESSAGE_MAX:
+        return text[: MESSAGE_MAX - 1] + "…"
+    return text
+
+
+class CommittedCheckpoint(Strict):
+    step: int = Field(ge=0)
+    """Rollout steps that the checkpoint holds."""
+
+    path: str
+    """Folder."""
+
+    committed_at: str
+    """RFC 3339, UTC."""
+
+
+class Updates(Strict):
+    """Optimizer updates of the whole job; the learning-rate schedule's horizon is `planned`."""
+
+    planned: int = Field(0, ge=0)
+    """All updates of the job."""
+
+    done: int = Field(0, ge=0)
+    """Updates so far."""
+
+
+class Failure(Strict):
+    exit_code: int = Field(ge=0, le=255)
+    """What the driver is about to exit with, see `rlhf_api.exit_codes`."""
+
+    stage: str
+    """Phase in which it happened."""
+
+    message: Annotated[str, BeforeValidator(_cut)]
+    """One line for people, evidence below it; at most 4096 characters, secrets masked."""
+
+
+class Progress(Strict):
+    stage: str = "starting"
+    """Phase that is running: prepare, load, rollout, reward, advantage, update, sync, evaluate, save, …"""
+
+    step: int = Field(0, ge=0)
+    """Rollout steps done."""
+
+    total_steps: int = Field(0, ge=0)
+    """Rollout steps of the whole job; 0 = not known yet."""
+
+    epoch: int = Field(0, ge=0)
+    """Passes over the data that are complete."""
+
+    attempt: int = Field(1, ge=1)
+    """Attempt that serves this."""
+
+    job_uid: str
+    """UID of the job; a client that expects another one talks to the wrong driver."""
+
+    metrics: dict[str, float | None] = Field(default_factory=dict)
+    """Metrics of the last step, keys as in metrics.jsonl; null = not a finite number."""
+
+    checkpoint: CommittedCheckpoint | None = None
+    """The last complete checkpoint."""
+
+    heartbeat_age_seconds: float = Field(0.0, ge=0.0)
+    """Since the driver last made progress inside its phase."""
+
+    updates: Updates = Field(default_factory=lambda: Updates())
+    """Optimizer updates planned and done."""
+
+    eta: float | None = Field(None, ge=0.0)
+    """Seconds to the end at the present pace; null = not known yet."""
+
+    counts: dict[str, int] = Field(default_factory=dict)
+    """Totals over the job that no step shows: filtered prompts, failed rewards, dropped rollouts."""
+
+    failure: Failure | None = None
+    """Set when the job is about to end in failure."""

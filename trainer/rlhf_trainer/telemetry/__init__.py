@@ -1,0 +1,1 @@
+"""What a running job says about itself: timings, metrics, progress, logs."""
