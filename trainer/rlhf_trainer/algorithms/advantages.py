@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from rlhf_api.spec import AdvantageSpec, KlSpec, RewardSpec
 from torch import Tensor
 
+from rlhf_api.spec import AdvantageSpec, KlSpec, RewardSpec
 from rlhf_trainer.algorithms import finite
 from rlhf_trainer.algorithms.returns import ActionTokens, Traces, discounted_return, gae
 from rlhf_trainer.algorithms.reward_shaping import clip

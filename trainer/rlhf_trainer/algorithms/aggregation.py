@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rlhf_api.spec import Aggregation
 from torch import Tensor
+
+from rlhf_api.spec import Aggregation
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from rlhf_api.spec import CorrectionSpec
 from torch import Tensor
 
+from rlhf_api.spec import CorrectionSpec
 from rlhf_trainer.algorithms.kl import estimate
 
 HEALTHY_PROBABILITY_DIFFERENCE = 0.005
@@ -21,10 +21,7 @@ def weights(old_logp: Tensor, engine_logp: Tensor, mask: Tensor, spec: Correctio
     denominators of the aggregation stay as they are.
     """
     weight = _ratio(old_logp, engine_logp, mask)
-    if spec.mode == "clip":
-        bounded = weight.clamp(spec.low, spec.high)
-    else:
-        bounded = torch.where(_outside(weight, spec), 0.0, weight)
+    bounded = weight.clamp(spec.low, spec.high) if spec.mode == "clip" else torch.where(_outside(weight, spec), 0.0, weight)
     return torch.where(mask, bounded, 1.0)
 
 

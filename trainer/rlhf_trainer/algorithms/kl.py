@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from rlhf_api.spec import KlEstimator, KlSpec
 from torch import Tensor
 
+from rlhf_api.spec import KlEstimator, KlSpec
 from rlhf_trainer.errors import ConfigError
 
 BOUND = 10.0

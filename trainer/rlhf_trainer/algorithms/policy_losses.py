@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from rlhf_api.spec import PolicyLossSpec
 from torch import Tensor
+
+from rlhf_api.spec import PolicyLossSpec
 
 MAX_LOG_RATIO = 20.0
 

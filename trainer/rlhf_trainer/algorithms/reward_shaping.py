@@ -5,8 +5,9 @@ overlong penalty, truncation penalty, then the clip if it comes before the basel
 from __future__ import annotations
 
 import torch
-from rlhf_api.spec import OverlongSpec, RewardSpec
 from torch import Tensor
+
+from rlhf_api.spec import OverlongSpec, RewardSpec
 
 
 def shape(values: Tensor, response_lengths: Tensor, truncated: Tensor, reward: RewardSpec, max_new_tokens: int) -> Tensor:
