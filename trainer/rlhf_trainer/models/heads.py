@@ -5,7 +5,6 @@ They take plain tensors and return plain tensors in one ``forward``, so that ZeR
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
