@@ -10,12 +10,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.spec import GROUP_ESTIMATORS, AdvantageSpec, KlSpec, RewardSpec
+from rlhf_api.resolve import derive, resolve
+from rlhf_api.spec import GROUP_ESTIMATORS, AdvantageSpec, KlSpec, RewardSpec, RLHFJob
 from rlhf_trainer.algorithms.advantages import ESTIMATORS, AdvantageBatch, Advantages, compute
 from rlhf_trainer.algorithms.finite import NonFiniteError
 
 THIRD = 1 / 3
 NO_CLIP = RewardSpec(clip=None)
+
+# (whiten, std_norm) of a resolved spec, as in the contract's table of estimators.
+DEFAULTS: dict[str, tuple[str, bool | None]] = {
+    "gae": ("batch", True),
+    "reinforce": ("batch", True),
+    "reinforce_baseline": ("batch", True),
+    "rloo": ("none", None),
+    "group_norm": ("none", True),
+    "dr_grpo": ("none", False),
+}
 
 
 def one_token_batch(rewards: Any, group_ids: list[int] | None = None, dtype: torch.dtype = torch.float64, **fields: Any) -> AdvantageBatch:
@@ -32,7 +43,8 @@ def one_token_batch(rewards: Any, group_ids: list[int] | None = None, dtype: tor
 
 
 def estimate(batch: AdvantageBatch, estimator: str, kl: KlSpec | None = None, reward: RewardSpec = NO_CLIP, **fields: Any) -> Advantages:
-    spec = AdvantageSpec(estimator=estimator, **fields)
+    whiten, std_norm = DEFAULTS[estimator]
+    spec = AdvantageSpec(**({"estimator": estimator, "whiten": whiten, "std_norm": std_norm} | fields))
     return compute(batch, spec, reward, kl or KlSpec(placement="loss"))
 
 
@@ -43,6 +55,28 @@ def scalars(batch: AdvantageBatch, estimator: str, **fields: Any) -> list[float]
 def test_every_estimator_of_the_api_is_registered() -> None:
     for name in ("gae", "reinforce", "reinforce_baseline", "group_norm", "dr_grpo", "rloo"):
         assert (ESTIMATORS[name].scope == "group") == (name in GROUP_ESTIMATORS)
+
+
+@pytest.mark.parametrize("estimator", DEFAULTS)
+def test_resolved_defaults_are_those_of_the_table(estimator: str) -> None:
+    raw = {
+        "apiVersion": "rlhf.dev/v1alpha1",
+        "kind": "RLHFJob",
+        "metadata": {"name": "job"},
+        "spec": {
+            "rl": {"algorithm": "grpo", "advantage": {"estimator": estimator}},
+            "models": {"actor": {"path": "model"}},
+            "data": {"datasets": [{"path": "prompts.jsonl"}]},
+        },
+    }
+    advantage = derive(RLHFJob.model_validate(resolve(raw))).spec.rl.advantage
+    assert (advantage.whiten, advantage.std_norm) == DEFAULTS[estimator]
+
+
+def test_unresolved_spec_is_refused() -> None:
+    for spec in (AdvantageSpec(estimator="gae"), AdvantageSpec(estimator="dr_grpo", whiten="none")):
+        with pytest.raises(ValueError, match="not resolved"):
+            compute(one_token_batch([1, 0]), spec, NO_CLIP, KlSpec(placement="loss"))
 
 
 @pytest.mark.parametrize(
@@ -94,9 +128,7 @@ def test_constant_estimators_give_every_action_token_the_scalar() -> None:
     assert result.advantages.tolist() == [[0, 1, 1, 0, 1], [0, -1, 0, 0, 0]]
 
 
-@pytest.mark.parametrize(
-    ("return_to_go", "expected"), [(True, [-0.56, -0.54, -0.53]), (False, [-0.52, -0.51, -0.53])]
-)
+@pytest.mark.parametrize(("return_to_go", "expected"), [(True, [-0.56, -0.54, -0.53]), (False, [-0.52, -0.51, -0.53])])
 @pytest.mark.parametrize("gap", [0, 2])
 def test_f5_kl_in_reward_of_group_estimators(return_to_go: bool, expected: list[float], gap: int) -> None:
     mask = torch.tensor([[True] + [False] * gap + [True, True]] * 2)
@@ -168,11 +200,11 @@ def test_f18_nearly_equal_rewards_give_no_rounding_noise() -> None:
     assert scalars(one_token_batch(rewards), "group_norm") == pytest.approx([0] * 4, abs=1e-6)
 
 
-@pytest.mark.parametrize("std_norm", [True, False, None])
+@pytest.mark.parametrize("std_norm", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("estimator", ["gae", "reinforce", *sorted(GROUP_ESTIMATORS)])
 @pytest.mark.parametrize("rewards", [[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0.1, 0.1, 0.1, 0.1]])
-def test_rc10_no_division_by_almost_zero(rewards: list[float], estimator: str, dtype: torch.dtype, std_norm: bool | None) -> None:
+def test_rc10_no_division_by_almost_zero(rewards: list[float], estimator: str, dtype: torch.dtype, std_norm: bool) -> None:
     batch = one_token_batch(rewards, dtype=dtype, values=torch.zeros(4, 1))
     result = scalars(batch, estimator, std_norm=std_norm)
     assert all(math.isfinite(a) and abs(a) < 10 for a in result)

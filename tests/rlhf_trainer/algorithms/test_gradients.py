@@ -95,7 +95,8 @@ def test_kl_in_the_reward_reaches_the_gradient_through_the_advantages_only(estim
         values=numbers(10),
     )
     kl = KlSpec(placement="reward", estimator=kl_estimator)
-    advantages = adv.compute(batch, AdvantageSpec(estimator=estimator), RewardSpec(), kl).advantages
+    spec = AdvantageSpec(estimator=estimator, whiten="batch", std_norm=True)
+    advantages = adv.compute(batch, spec, RewardSpec(), kl).advantages
     total = denominators(list(MASK.numpy()), "token-mean")
 
     def loss(logp: torch.Tensor) -> torch.Tensor:

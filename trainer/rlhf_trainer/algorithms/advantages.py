@@ -1,7 +1,7 @@
 """From shaped rewards to per-token advantages: baseline, clip, KL in the reward, recursion, whitening, in this order.
 
-An estimator is one line of the contract's table: a function from the rewards of a group (or of the whole step) to
-shaped scalars, how those spread over a rollout's tokens, and its defaults for whitening and the division by a std.
+An estimator is a function from the rewards of a group (or of the whole step) to scalars, and how those spread over a
+rollout's tokens. Its defaults for whitening and the division by a std are ``rlhf_api``'s: ``compute`` takes a resolved spec.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rlhf_api.resolve import NO_STD_ESTIMATORS
 from rlhf_api.spec import AdvantageSpec, KlSpec, RewardSpec
 from rlhf_trainer.algorithms import finite
 from rlhf_trainer.algorithms.returns import ActionTokens, Traces, discounted_return, gae
@@ -84,21 +85,16 @@ class Estimator:
     baseline: Baseline
     scope: Literal["group", "batch"]
     spread: Spread
-    whiten: bool
-    std_norm: bool
-    """Default of ``advantage.stdNorm``: the group's std for group_norm and dr_grpo, else the scale of whitening."""
 
 
 ESTIMATORS: dict[str, Estimator] = {}
 
 
-def advantage(
-    name: str, *, scope: Literal["group", "batch"], spread: Spread, whiten: bool, std_norm: bool = True
-) -> Callable[[Baseline], Baseline]:
+def advantage(name: str, *, scope: Literal["group", "batch"], spread: Spread) -> Callable[[Baseline], Baseline]:
     """Register ``GroupRewards -> [n]`` under its ``advantage.estimator``."""
 
     def register(baseline: Baseline) -> Baseline:
-        ESTIMATORS[name] = Estimator(baseline, scope, spread, whiten, std_norm)
+        ESTIMATORS[name] = Estimator(baseline, scope, spread)
         return baseline
 
     return register
@@ -125,28 +121,28 @@ def constant(tokens: TokenRewards, spec: AdvantageSpec, kl: KlSpec) -> Traces:
     return Traces(advantages=result, returns=result)
 
 
-@advantage("gae", scope="batch", spread=with_critic, whiten=True)
-@advantage("reinforce", scope="batch", spread=discounted, whiten=True)
+@advantage("gae", scope="batch", spread=with_critic)
+@advantage("reinforce", scope="batch", spread=discounted)
 def as_given(group: GroupRewards) -> Tensor:
     """PPO (arXiv 1707.06347) and REINFORCE++ (arXiv 2501.03262): no baseline but the critic or whitening."""
     return group.values
 
 
-@advantage("reinforce_baseline", scope="group", spread=constant, whiten=True)
+@advantage("reinforce_baseline", scope="group", spread=constant)
 def reinforce_baseline(group: GroupRewards) -> Tensor:
     """REINFORCE++-baseline, arXiv 2501.03262: the group's mean, then whitening over the step."""
     return group.values - group.values.mean()
 
 
-@advantage("rloo", scope="group", spread=constant, whiten=False)
+@advantage("rloo", scope="group", spread=constant)
 def rloo(group: GroupRewards) -> Tensor:
     """Leave-one-out baseline, arXiv 2402.14740."""
     r = group.values
     return r - (r.sum() - r) / (len(r) - 1)
 
 
-@advantage("group_norm", scope="group", spread=constant, whiten=False)
-@advantage("dr_grpo", scope="group", spread=constant, whiten=False, std_norm=False)
+@advantage("group_norm", scope="group", spread=constant)
+@advantage("dr_grpo", scope="group", spread=constant)
 def group_norm(group: GroupRewards) -> Tensor:
     """GRPO, arXiv 2402.03300: mean and unbiased std of the group; Dr.GRPO, arXiv 2503.20783: the mean alone."""
     centred = group.values - group.values.mean()
@@ -154,14 +150,17 @@ def group_norm(group: GroupRewards) -> Tensor:
 
 
 def compute(batch: AdvantageBatch, spec: AdvantageSpec, reward: RewardSpec, kl: KlSpec) -> Advantages:
-    """Advantages and returns of one step's rollouts.
+    """Advantages and returns of one step's rollouts. ``spec`` is resolved: ``whiten`` and ``std_norm`` are filled in.
 
     Raises NonFiniteError for a NaN or infinite reward of a valid row, or a value or KL at one of its action tokens.
     """
     mask = batch.mask & batch.valid[:, None]
     finite.check("reward", batch.rewards, batch.valid)
+    if spec.whiten is None or (spec.std_norm is None and spec.estimator not in NO_STD_ESTIMATORS):
+        raise ValueError(f"advantage.whiten {spec.whiten} and stdNorm {spec.std_norm}: not resolved; see rlhf_api.resolve.derive")
     estimator = ESTIMATORS[spec.estimator]
-    std_norm = estimator.std_norm if spec.std_norm is None else spec.std_norm
+    # For rloo it has no meaning; whitening asked for by hand then scales.
+    std_norm = spec.std_norm is not False
     rewards = torch.where(batch.valid, batch.rewards, 0.0).double()
 
     scalars = torch.zeros_like(rewards)
@@ -181,8 +180,7 @@ def compute(batch: AdvantageBatch, spec: AdvantageSpec, reward: RewardSpec, kl: 
         finite.check("critic value", batch.values, mask)
     tokens = TokenRewards(outcome=scalars, penalty=_kl_penalty(batch, mask, kl), mask=mask, values=batch.values)
     traces = estimator.spread(tokens, spec, kl)
-    whitened = estimator.whiten if spec.whiten is None else spec.whiten == "batch"
-    advantages = whiten(traces.advantages, mask, scale=std_norm) if whitened else traces.advantages
+    advantages = whiten(traces.advantages, mask, scale=std_norm) if spec.whiten == "batch" else traces.advantages
     return Advantages(
         advantages=advantages.float(),
         returns=traces.returns.float(),
