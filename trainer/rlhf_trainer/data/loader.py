@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rlhf_api.spec import DataSpec
 
+from rlhf_api.spec import DataSpec
 from rlhf_trainer.errors import ConfigError
 from rlhf_trainer.types import Prompt, PromptGroup
 
@@ -71,9 +71,7 @@ class PromptLoader:
             self._position = 0
             self._order = self._epoch_order(self._epoch)
         chosen = self._order[self._position : self._position + n]
-        groups = [
-            PromptGroup(self._draws + offset, self._prompts[dataset][row]) for offset, (dataset, row) in enumerate(chosen.tolist())
-        ]
+        groups = [PromptGroup(self._draws + offset, self._prompts[dataset][row]) for offset, (dataset, row) in enumerate(chosen.tolist())]
         self._position += len(groups)
         self._draws += len(groups)
         return groups

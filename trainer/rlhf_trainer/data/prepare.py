@@ -9,9 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.spec import DataSpec, DatasetSpec, RLHFJob
+from rlhf_api.spec import DatasetSpec, DataSpec, RLHFJob
 from rlhf_api.violations import Violation
-
 from rlhf_trainer.data import sources
 from rlhf_trainer.data.rendering import Renderer, RowError
 from rlhf_trainer.data.sources import Row, Table
@@ -141,7 +140,8 @@ def _nothing_left(table: Table, data: DataSpec, room: int, shortest: int | None,
     if shortest is None:
         return Violation("spec.data.promptKey", data.prompt_key, f"all {total} prompts of {table.source} are empty")
     rule = (
-        f"no prompt of {table.source} is left: {total - empty} of {total} rows are longer than maxLength - minResponseTokens = {room} tokens, "
-        f"{empty} are empty; the shortest has {shortest} tokens"
+        f"no prompt of {table.source} is left: {total - empty} of {total} rows are longer than "
+        f"maxLength - minResponseTokens = {room} tokens, {empty} are empty; the shortest has {shortest} tokens"
     )
-    return Violation("spec.data.maxLength", data.max_length, rule, f"{shortest + data.min_response_tokens} or more, or overlongPrompts: truncate")
+    nearest = f"{shortest + data.min_response_tokens} or more, or overlongPrompts: truncate"
+    return Violation("spec.data.maxLength", data.max_length, rule, nearest)

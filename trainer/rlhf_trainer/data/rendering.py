@@ -12,7 +12,6 @@ from typing import Any
 
 from rlhf_api.spec import DataSpec
 from rlhf_api.violations import Violation
-
 from rlhf_trainer.data.sources import shorten
 from rlhf_trainer.errors import ConfigError
 
@@ -49,6 +48,10 @@ class Renderer:
                 )
             )
         self._front = _front_ids(tokenizer) if tokenizer is not None else []
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return self._tokenizer is not None
 
     def text(self, prompt: object) -> str:
         """``prompt``: text, or chat messages ``[{"role": ..., "content": ...}]``. Raises ``RowError``."""

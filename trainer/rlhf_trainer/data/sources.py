@@ -16,7 +16,6 @@ from typing import Any
 
 from rlhf_api.spec import DatasetSpec
 from rlhf_api.violations import Violation
-
 from rlhf_trainer.errors import DataError
 
 Row = dict[str, Any]
@@ -188,7 +187,8 @@ def _hub_rows(dataset: DatasetSpec, field: str, limit: int | None) -> list[Row]:
         return _first_rows(datasets.load_dataset(dataset.path, dataset.config, split=dataset.split), limit)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         rule = f"neither a file or folder here nor a data set that can be loaded from the hub: {_first_line(error)}"
-        raise DataError(Violation(f"{field}.path", dataset.path, rule, "a local .jsonl file, or a hub id that this machine reaches")) from error
+        hint = "a local .jsonl file, or a hub id that this machine reaches"
+        raise DataError(Violation(f"{field}.path", dataset.path, rule, hint)) from error
 
 
 def _first_rows(rows: Any, limit: int | None) -> list[Row]:

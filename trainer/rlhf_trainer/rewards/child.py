@@ -16,7 +16,6 @@ import json
 import linecache
 import os
 import pickle
-import select
 import signal
 import struct
 import sys
@@ -46,11 +45,14 @@ class ContractError(Exception):
 
 
 def main(requests: int, replies: int, lifeline: int) -> int:
+    signal.signal(signal.SIGCHLD, end_with_worker)
     worker = os.fork()
     if worker:
         os.close(requests)
         os.close(replies)
-        return supervise(worker, lifeline)
+        os.read(lifeline, 1)
+        os.killpg(0, signal.SIGKILL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # The supervisor may be killed alone; its only thread is its main thread, so this signal means that it is dead.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.close(lifeline)
@@ -60,11 +62,10 @@ def main(requests: int, replies: int, lifeline: int) -> int:
     return 0
 
 
-def supervise(worker: int, lifeline: int) -> int:
-    worker_end = os.pidfd_open(worker)
-    select.select([worker_end, lifeline], [], [])
-    os.killpg(0, signal.SIGKILL)
-    return 1
+def end_with_worker(number: int, frame: object) -> None:
+    ended, _ = os.waitpid(-1, os.WNOHANG)
+    if ended:
+        os.killpg(0, signal.SIGKILL)
 
 
 def serve(requests: int, replies: int) -> None:
@@ -75,6 +76,7 @@ def serve(requests: int, replies: int) -> None:
     with os.fdopen(requests, "rb") as stream:
         while header := stream.read(HEADER.size):
             request = pickle.loads(stream.read(HEADER.unpack(header)[0]))
+            answer: dict[str, Any]
             try:
                 if request["op"] == "load":
                     path = request["path"]
@@ -83,7 +85,7 @@ def serve(requests: int, replies: int) -> None:
                 else:
                     assert function is not None
                     answer = call(function, request["args"], request["kwargs"], loop)
-            except BaseException as error:  # noqa: BLE001 - whatever user code raises, SystemExit too, is an answer
+            except BaseException as error:
                 answer = {"error": describe(error, path)}
             sys.stdout.flush()
             sys.stderr.flush()

@@ -6,6 +6,7 @@ seeds and imports stay on the other side, and an endless loop dies with its proc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -35,7 +36,7 @@ PRINTED_BYTES_PER_CALL = 16_384
 KILL_SECONDS = 10.0
 
 
-class RewardFault(Exception):
+class RewardError(Exception):
     """A call of the user's function that gave no answer; the text names the file and the place in it."""
 
     def __init__(self, text: str, evidence: str = "") -> None:
@@ -43,11 +44,11 @@ class RewardFault(Exception):
         self.evidence = evidence
 
 
-class ContractFault(RewardFault):
+class RewardContractError(RewardError):
     """The file itself or the form of its answer is wrong, so no other rows would do better."""
 
 
-class RewardTimeout(RewardFault):
+class RewardTimeoutError(RewardError):
     pass
 
 
@@ -63,9 +64,7 @@ class Answer:
 class FunctionHost:
     """``path``: the user's file; ``working_dir``: where its process runs. Use as a context manager, or ``close``."""
 
-    def __init__(
-        self, path: Path, name: str, timeout_seconds: float, working_dir: Path, *, import_seconds: float = IMPORT_SECONDS
-    ) -> None:
+    def __init__(self, path: Path, name: str, timeout_seconds: float, working_dir: Path, *, import_seconds: float = IMPORT_SECONDS) -> None:
         self.path = path.resolve()
         self.name = name
         self.timeout_seconds = timeout_seconds
@@ -84,28 +83,28 @@ class FunctionHost:
         self.close()
 
     def start(self) -> None:
-        """Start the process and import the file; raises ``ContractFault`` when that fails."""
+        """Start the process and import the file; raises ``RewardContractError`` when that fails."""
         if self._process is not None:
             return
         self._spawn()
         try:
             reply = self._exchange({"op": "load", "path": str(self.path), "name": self.name}, self._import_seconds, "importing it")
-        except RewardFault as fault:
+        except RewardError as fault:
             self.close()
-            raise ContractFault(str(fault), fault.evidence) from fault
+            raise RewardContractError(str(fault), fault.evidence) from fault
         self._parameters = [Parameter(name, kind, has_default) for name, kind, has_default in reply["parameters"]]
 
     def call(self, columns: Mapping[str, Sequence[Any]], timeout_seconds: float | None = None) -> Answer:
         """``columns``: ``queries``, ``prompts``, ``labels``, the extras of ``BY_NAME`` and data columns, one entry a rollout.
 
-        Raises ``RewardTimeout``, ``ContractFault``, or ``RewardFault`` for an exception of the user's code.
+        Raises ``RewardTimeoutError``, ``RewardContractError``, or ``RewardError`` for an exception of the user's code.
         """
         self.start()
         extras = [name for name in columns if name not in POSITIONAL + BY_NAME]
         try:
             binding = bind(self._parameters, extras)
         except SignatureError as error:
-            raise ContractFault(f"{self.path}: {self.name} can't be called: {error}. Expected: {EXPECTED}") from error
+            raise RewardContractError(f"{self.path}: {self.name} can't be called: {error}. Expected: {EXPECTED}") from error
         request = {
             "op": "call",
             "args": [list(columns[name]) for name in binding.positional],
@@ -121,10 +120,8 @@ class FunctionHost:
     def close(self) -> None:
         """Kill the process with everything it started."""
         if self._process is not None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             self._process.wait(KILL_SECONDS)
             self._process = None
         for descriptor in self._pipes:
@@ -172,23 +169,23 @@ class FunctionHost:
             reply: dict[str, Any] = json.loads(self._receive(HEADER.unpack(header)[0], deadline))
         except TimeoutError as error:
             self.close()
-            raise RewardTimeout(f"{self.path}: {doing} took longer than {limit:g} s and was stopped") from error
+            raise RewardTimeoutError(f"{self.path}: {doing} took longer than {limit:g} s and was stopped") from error
         except (EOFError, BrokenPipeError) as error:
             self.close()
-            raise RewardFault(
+            raise RewardError(
                 f"{self.path}: its process ended during {doing} (os._exit, a crash in native code, or killed for memory)"
             ) from error
         if "error" in reply:
             raise self._fault(reply["error"])
         return reply
 
-    def _fault(self, error: Mapping[str, Any]) -> RewardFault:
+    def _fault(self, error: Mapping[str, Any]) -> RewardError:
         place = f"{error['file']}, line {error['line']}" if error["line"] else error["file"]
         if error["contract"]:
-            return ContractFault(f"{self.path}: {error['message']}. Expected: {EXPECTED}")
+            return RewardContractError(f"{self.path}: {error['message']}. Expected: {EXPECTED}")
         code = f", at: {error['code']}" if error["code"] else ""
         message = f": {error['message']}" if error["message"] else ""
-        return RewardFault(f"{place}: {error['type']}{message}{code}", error["traceback"])
+        return RewardError(f"{place}: {error['type']}{message}{code}", error["traceback"])
 
     def _send(self, data: bytes, deadline: float) -> None:
         view = memoryview(data)
