@@ -58,7 +58,7 @@ class Display:
         self._titles: tuple[str, ...] = ()
         self._first_evaluation: dict[tuple[str, str], float] = {}
         for row in history:
-            self._remember(row)
+            self.remember(row)
         self._live: Live | None = None
 
     def __enter__(self) -> Display:
@@ -103,7 +103,7 @@ class Display:
 
     def evaluation(self, step: int, metrics: Metrics) -> None:
         """A line for each evaluated data set among ``metrics``, with what it was at first."""
-        self._remember(metrics)
+        self.remember(metrics)
         for dataset, values in evaluations(metrics).items():
             text = Text(f"eval {dataset} at step {step}: ", style="cyan")
             parts = []
@@ -127,7 +127,7 @@ class Display:
         for label, value in facts.items():
             self._print(Text(f"  {label:<{label_width}}  ", style="dim").append(mask(value), style="not dim"))
 
-    def _remember(self, metrics: Metrics) -> None:
+    def remember(self, metrics: Metrics) -> None:
         for dataset, values in evaluations(metrics).items():
             for name, value in values.items():
                 self._first_evaluation.setdefault((dataset, name), value)

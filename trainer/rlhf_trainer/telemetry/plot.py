@@ -9,6 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from rlhf_trainer.checkpoint import durable
@@ -66,8 +67,8 @@ def _draw_rewards(axes: Axes, rewards: Sequence[tuple[int, float]]) -> None:
 
 def _label_end(axes: Axes, points: Sequence[tuple[int, float]], color: str) -> None:
     for step, value in {points[0], points[-1]}:
-        place = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(f"{value:.2f}", (step, value), color=color, fontsize=9, fontweight="bold", **place)
+        text = axes.annotate(f"{value:.2f}", (step, value), xytext=(0, -16), textcoords="offset points", ha="center", zorder=5)
+        text.set(color=color, fontsize=9, fontweight="bold", path_effects=[withStroke(linewidth=3, foreground="white")])
 
 
 def _dress(axes: Axes, title: str) -> None:
@@ -75,7 +76,7 @@ def _dress(axes: Axes, title: str) -> None:
     axes.set_ylabel("mean reward / score", color=INK)
     if title:
         axes.set_title(title, loc="left", color=INK, fontsize=12, fontweight="bold")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.margins(x=0.03, y=0.12)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from typing import ClassVar
 
 from prometheus_client import CollectorRegistry
@@ -242,14 +243,14 @@ def nearest_free_port(host: str, wanted: int) -> int:
     """The next port above ``wanted`` that can be bound, else the next one below."""
     above = range(wanted + 1, min(wanted + PORT_SEARCH, 65_536))
     below = range(wanted - 1, max(wanted - PORT_SEARCH, 1023), -1)
-    for port in (*above, *below):
+    for port in chain(above, below):
         try:
-            _Server((host, port), _Handler).server_close()
+            with _Server((host, port), _Handler):
+                return port
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
             continue
-        return port
     raise ConfigError(f"no free port near {wanted} on {host}")
 
 

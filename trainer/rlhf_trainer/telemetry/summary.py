@@ -15,15 +15,16 @@ PREFERRED_EVALUATION = ("score_mean", "score", "pass@1", "reward_mean")
 
 
 def number(value: float) -> str:
-    """About three significant digits, without an exponent where that stays short: 0.612, 0.0041, 1.2e-05, 1893."""
+    """Two or three significant digits, without an exponent where that stays short: 0.612, 0.0041, 1.2e-05, 1893."""
     size = abs(value)
     if not math.isfinite(value):
         return str(value)
     if size == 0 or size >= 100:
         return f"{value:.0f}"
-    if size < 0.001:
+    if size < 1e-4:
         return f"{value:.1e}"
-    return f"{value:.{2 - math.floor(math.log10(size))}f}" if size < 0.1 else f"{value:.3f}" if size < 10 else f"{value:.1f}"
+    decimals = 1 if size >= 10 else 3 if size >= 0.1 else 1 - math.floor(math.log10(size))
+    return f"{value:.{decimals}f}"
 
 
 def percent(share: float) -> str:
@@ -33,7 +34,7 @@ def percent(share: float) -> str:
 
 def duration(seconds: float) -> str:
     """8.3s, 6m12s, 2h11m, 3d04h."""
-    if seconds < 10:
+    if 0 < seconds < 9.95:
         return f"{seconds:.1f}s"
     whole = round(seconds)
     if whole < 60:
