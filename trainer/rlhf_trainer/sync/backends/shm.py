@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from rlhf_trainer.sync.buckets import fill, layout
 
 
 class Segment:
@@ -21,7 +26,7 @@ class Segment:
         self._fd = os.memfd_create("rlhf-weights", os.MFD_CLOEXEC)
         os.truncate(self._fd, size_bytes)
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
-        self.buffer = _map(self._fd, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+        self.buffer = _map(self._fd, size_bytes, mmap.MAP_SHARED)
 
     def close(self) -> None:
         """Give up this side; the memory lives on while another process maps it."""
@@ -32,12 +37,43 @@ def attach(path: str, size_bytes: int) -> Tensor:
     """The sender's bytes, uint8 ``[size_bytes]``. Raises OSError when the sender is gone or on another host."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return _map(fd, size_bytes, mmap.PROT_READ)
+        return _map(fd, size_bytes, mmap.MAP_PRIVATE)
     finally:
         os.close(fd)
 
 
-def _map(fd: int, size_bytes: int, protection: int) -> Tensor:
-    # A private writable mapping of a read-only file keeps torch from warning; nobody writes to it.
-    flags = mmap.MAP_SHARED if protection & mmap.PROT_WRITE else mmap.MAP_PRIVATE
+class Transport:
+    """The trainer's half: one segment a bucket, given up when the engines have mapped it."""
+
+    concurrent = False
+
+    def __init__(self) -> None:
+        self._staged: deque[Segment] = deque()
+
+    def stage(self, tensors: Sequence[tuple[str, Tensor]]) -> dict[str, Any]:
+        plan = layout(tensors)
+        segment = Segment(plan.size_bytes)
+        fill(segment.buffer, tensors, plan)
+        self._staged.append(segment)
+        return plan.as_dict() | {"path": segment.path}
+
+    def transmit(self) -> None:
+        """Nothing to send: the engines read where the sender wrote."""
+
+    def release(self) -> None:
+        self._staged.popleft().close()
+
+    def reset(self) -> None:
+        while self._staged:
+            self.release()
+
+
+def memory_domain() -> str:
+    """Equal in two processes exactly when one can map the other's segments: same kernel, same process namespace."""
+    with open("/proc/sys/kernel/random/boot_id") as boot:
+        return f"{boot.read().strip()}:{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def _map(fd: int, size_bytes: int, flags: int) -> Tensor:
+    # The reader's mapping is private and writable although nobody writes: torch wants writable memory.
     return torch.frombuffer(mmap.mmap(fd, size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE), dtype=torch.uint8)
