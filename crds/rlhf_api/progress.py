@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
 from rlhf_api.base import Strict
 
@@ -18,7 +19,15 @@ def _cut(text: object) -> object:
     return text
 
 
-class CommittedCheckpoint(Strict):
+class Reported(Strict):
+    """Fields that a newer trainer adds are ignored, so that an older operator can read it."""
+
+    model_config = ConfigDict(
+        extra="ignore", strict=True, frozen=True, alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
+    )
+
+
+class CommittedCheckpoint(Reported):
     step: int = Field(ge=0)
     """Rollout steps that the checkpoint holds."""
 
@@ -29,7 +38,7 @@ class CommittedCheckpoint(Strict):
     """RFC 3339, UTC."""
 
 
-class Updates(Strict):
+class Updates(Reported):
     """Optimizer updates of the whole job; the learning-rate schedule's horizon is `planned`."""
 
     planned: int = Field(0, ge=0)
@@ -39,7 +48,7 @@ class Updates(Strict):
     """Updates so far."""
 
 
-class Failure(Strict):
+class Failure(Reported):
     exit_code: int = Field(ge=0, le=255)
     """What the driver is about to exit with, see `rlhf_api.exit_codes`."""
 
@@ -50,7 +59,7 @@ class Failure(Strict):
     """One line for people, evidence below it; at most 4096 characters, secrets masked."""
 
 
-class Progress(Strict):
+class Progress(Reported):
     stage: str = "starting"
     """Phase that is running: prepare, load, rollout, reward, advantage, update, sync, evaluate, save, …"""
 

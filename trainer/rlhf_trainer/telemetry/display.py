@@ -128,6 +128,7 @@ class Display:
             self._print(Text(f"  {label:<{label_width}}  ", style="dim").append(mask(value), style="not dim"))
 
     def remember(self, metrics: Metrics) -> None:
+        """Take the first evaluations from a row of an earlier attempt."""
         for dataset, values in evaluations(metrics).items():
             for name, value in values.items():
                 self._first_evaluation.setdefault((dataset, name), value)
