@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
 T = TypeVar("T")
@@ -13,6 +13,8 @@ Pair = Annotated[tuple[float, float], Field(strict=False)]
 """Two numbers, written as a YAML list."""
 
 PRESET_MARK = "x-rlhf-set-by-preset"
+CRD_MARK = "x-rlhf-crd"
+"""JSON schema key whose value replaces a field's schema in the CRD, where the type cannot be a structural schema."""
 
 
 class Strict(BaseModel):
@@ -29,6 +31,7 @@ class Strict(BaseModel):
         alias_generator=to_camel,
         populate_by_name=True,
         use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )
 
 
@@ -38,5 +41,5 @@ def preset_field(default: T, **bounds: Any) -> T:
     The CRD carries no default for it: an API server that filled one in would silently override the preset.
     ``default`` is the value of the ``grpo`` preset.
     """
-    extra = {PRESET_MARK: True}
+    extra: dict[str, JsonValue] = {PRESET_MARK: True}
     return Field(default, json_schema_extra=extra, **bounds)  # type: ignore[no-any-return]

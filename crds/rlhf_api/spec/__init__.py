@@ -1,8 +1,8 @@
 """Typed models of RLHFJob v1alpha1."""
 
-from rlhf_api.spec.data import DataSpec, DatasetSpec
+from rlhf_api.spec.data import DatasetSpec, DataSpec
 from rlhf_api.spec.job import JobSpec, Metadata, RLHFJob
-from rlhf_api.spec.models import ModelsSpec, ModelSpec, ValueModelSpec
+from rlhf_api.spec.models import CriticSpec, ModelSpec, ModelsSpec, ReferenceSpec, ValueModelSpec
 from rlhf_api.spec.outputs import CheckpointSpec, EvaluationSpec, LoggingSpec
 from rlhf_api.spec.placement import Colocation, PlacementSpec, RolePlacement, RolloutPlacement
 from rlhf_api.spec.rl import (
@@ -33,6 +33,7 @@ __all__ = [
     "CheckpointSpec",
     "Colocation",
     "CorrectionSpec",
+    "CriticSpec",
     "DataSpec",
     "DatasetSpec",
     "DeepspeedSpec",
@@ -53,6 +54,7 @@ __all__ = [
     "PolicyLossSpec",
     "Preset",
     "RLHFJob",
+    "ReferenceSpec",
     "RewardSourceSpec",
     "RewardSpec",
     "RlSpec",

@@ -31,14 +31,24 @@ class ValueModelSpec(ModelSpec):
     """Name of the scalar head in the checkpoint; a head that is not there starts at zero."""
 
 
+class ReferenceSpec(ModelSpec):
+    path: str = Field("", max_length=1024)
+    """Folder or hub id. Default: the actor's start."""
+
+
+class CriticSpec(ValueModelSpec):
+    path: str = Field("", max_length=1024)
+    """Folder or hub id. Default: the reward model's start, else the actor's."""
+
+
 class ModelsSpec(Strict):
     actor: ModelSpec
     """The model this job trains."""
 
-    reference: ModelSpec | None = None
+    reference: ReferenceSpec | None = None
     """The model the KL term refers to. Default: the actor's start. Not loaded when kl.coef is 0."""
 
-    critic: ValueModelSpec | None = None
+    critic: CriticSpec | None = None
     """Value model of `gae`. Default: the reward model's path, else the actor's."""
 
     reward: ValueModelSpec | None = None

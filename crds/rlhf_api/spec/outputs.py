@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from rlhf_api.base import Strict
@@ -33,9 +35,9 @@ class EvaluationSpec(Strict):
     """Responses a prompt."""
 
     temperature: float = Field(0.0, ge=0.0, le=100.0)
-    """Sampling temperature; 0 = greedy."""
+    """Sampling temperature (no unit); 0 = greedy."""
 
-    pass_at: list[int] = Field(default_factory=lambda: [1], max_length=8)
+    pass_at: list[Annotated[int, Field(ge=1, le=1024)]] = Field(default_factory=lambda: [1], max_length=8)
     """k of pass@k, each at most samplesPerPrompt. A score of at least passScore is a pass."""
 
     pass_score: float = Field(1.0, ge=-1000.0, le=1000.0)

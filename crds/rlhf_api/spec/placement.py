@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
-from rlhf_api.base import Strict
+from rlhf_api.base import CRD_MARK, Strict
 
 Colocation = Literal["all", "actorReference", "criticReward", "none"]
+
+
+# A structural schema has no "text or list"; it can list the legal values of an untyped node.
+_COLOCATE_CRD: dict[str, JsonValue] = {
+    CRD_MARK: {
+        "x-kubernetes-preserve-unknown-fields": True,
+        "enum": [
+            "all",
+            "actorReference",
+            "criticReward",
+            "none",
+            ["all"],
+            ["actorReference"],
+            ["criticReward"],
+            ["none"],
+            ["actorReference", "criticReward"],
+            ["criticReward", "actorReference"],
+        ],
+    }
+}
+
+EngineArgument = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class RolePlacement(Strict):
@@ -45,7 +67,7 @@ class RolloutPlacement(Strict):
     prefix_caching: bool = True
     """Compute a prompt prefix that several requests share once."""
 
-    engine_args: dict[str, str | int | float | bool] = Field(default_factory=dict, max_length=64)
+    engine_args: dict[EngineArgument, str | int | float | bool] = Field(default_factory=dict, max_length=64)
     """Further vLLM engine arguments (scalars). Arguments that this API owns are refused."""
 
 
@@ -53,7 +75,7 @@ class PlacementSpec(Strict):
     accelerator: Literal["auto", "gpu", "cpu"] = "auto"
     """auto: GPUs when Ray sees any, else CPU."""
 
-    colocate: Colocation | list[Colocation] = "all"
+    colocate: Colocation | Annotated[list[Colocation], Field(min_length=1, max_length=4)] = Field("all", json_schema_extra=_COLOCATE_CRD)
     """What shares devices: all roles, pairs (as a list where they combine), or none."""
 
     actor: RolePlacement = Field(default_factory=lambda: RolePlacement())
@@ -73,3 +95,8 @@ class PlacementSpec(Strict):
 
     timeout_seconds: float = Field(300.0, gt=0.0, le=86_400.0)
     """The job ends with a list of what it needs and what there is when it cannot be placed within this time."""
+
+    @property
+    def sharing(self) -> frozenset[Colocation]:
+        """``colocate`` as a set, whichever way it is written."""
+        return frozenset([self.colocate] if isinstance(self.colocate, str) else self.colocate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -112,8 +112,8 @@ class RolloutSpec(Strict):
     max_new_tokens: int = Field(1024, ge=1, le=1_000_000)
     """Response limit in tokens."""
 
-    temperature: float = Field(1.0, le=100.0)
-    """Sampling temperature (no unit); must be above 0 in training."""
+    temperature: float = Field(1.0, ge=0.01, le=100.0)
+    """Sampling temperature (no unit). Log-probs are divided by it, so 0 is refused; vLLM raises anything below 0.01 in silence."""
 
     top_p: float = Field(1.0, gt=0.0, le=1.0)
     """Nucleus sampling. Below 1 needs allowTruncatedSampling."""
@@ -127,10 +127,10 @@ class RolloutSpec(Strict):
     allow_truncated_sampling: bool = False
     """Accept topP, topK or minP in training although the engine's log-probs then refer to the cut distribution; needs `rl.correction`."""
 
-    stop: list[str] = Field(default_factory=list, max_length=16)
+    stop: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(default_factory=list, max_length=16)
     """Strings that end a response. The tokens that spell them stay part of the response."""
 
-    stop_token_ids: list[int] = Field(default_factory=list, max_length=64)
+    stop_token_ids: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(default_factory=list, max_length=64)
     """Token ids that end a response, besides the model's end-of-sequence ids."""
 
 

@@ -1,0 +1,3 @@
+from rlhf_api.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,151 @@
+"""The ``rlhf`` command. Other packages add commands by the entry-point group ``rlhf.commands`` and checks by ``rlhf.dry_runs``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Protocol
+
+from rlhf_api import __version__, crd, manifest, reference
+from rlhf_api.exit_codes import ExitCode
+from rlhf_api.resolve import to_yaml
+from rlhf_api.spec import RLHFJob
+from rlhf_api.violations import Violation
+
+COMMANDS = "rlhf.commands"
+DRY_RUNS = "rlhf.dry_runs"
+
+DryRun = Callable[[RLHFJob, Path], list[Violation]]
+
+
+class Command(Protocol):
+    """What an entry point of ``rlhf.commands`` loads to."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def execute(self, args: argparse.Namespace) -> int: ...
+
+
+class Validate:
+    """Check a manifest, and its data and reward code where they can be reached; every fault is shown at once."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("file", metavar="FILE", help="manifest with one RLHFJob; ConfigMaps beside it are its files")
+        add_set_argument(parser)
+        parser.add_argument("--no-dry-run", action="store_true", help="do not read data or call reward code")
+        parser.add_argument("--print", action="store_true", help="print the resolved job: preset and defaults filled in")
+
+    def execute(self, args: argparse.Namespace) -> int:
+        try:
+            loaded = manifest.load(args.file, args.set)
+        except manifest.ManifestError as error:
+            return refuse(args.file, error.violations)
+        for warning in loaded.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        faults = [] if args.no_dry_run else _dry_run(loaded)
+        if faults:
+            return refuse(args.file, faults)
+        print(to_yaml(loaded.job) if args.print else f"{args.file} is valid.")
+        return ExitCode.DONE
+
+
+class PrintCrd:
+    """Write the CustomResourceDefinition of RLHFJob."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_output_argument(parser)
+
+    def execute(self, args: argparse.Namespace) -> int:
+        return _write(crd.text(), args.output)
+
+
+class PrintReference:
+    """Write the reference of all fields, presets and rules (Markdown)."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_output_argument(parser)
+
+    def execute(self, args: argparse.Namespace) -> int:
+        return _write(reference.text(), args.output)
+
+
+BUILT_IN: dict[str, Command] = {"validate": Validate(), "crd": PrintCrd(), "reference": PrintReference()}
+
+
+def add_set_argument(parser: argparse.ArgumentParser) -> None:
+    """``--set``, the same for every command that reads a manifest."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="override a field, as in --set rl.kl.coef=0 or --set data.datasets[0].path=train.jsonl; the value is YAML",
+    )
+
+
+def refuse(file: str, violations: Sequence[Violation]) -> int:
+    """Prints every fault and returns the exit code of a bad configuration."""
+    for violation in violations:
+        print(violation, file=sys.stderr)
+    count = len(violations)
+    print(f"{file}: {count} fault{'' if count == 1 else 's'}.", file=sys.stderr)
+    return ExitCode.CONFIG
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    joined = {point.name: point for point in entry_points(group=COMMANDS)}
+    parser = argparse.ArgumentParser(prog="rlhf", description="Train language models from one RLHFJob manifest.")
+    parser.add_argument("--version", action="version", version=f"rlhf {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in BUILT_IN.items():
+        command.add_arguments(commands.add_parser(name, help=command.__doc__, description=command.__doc__))
+    # Loading an entry point may import torch, so only the command that was asked for is loaded.
+    chosen = joined.get(arguments[0]) if arguments else None
+    loaded = _load(chosen) if chosen is not None else None
+    for name, point in joined.items():
+        sub = commands.add_parser(name, help=f"from {point.value.split(':')[0].split('.')[0]}")
+        if point is chosen and loaded is not None:
+            sub.description = loaded.__doc__
+            loaded.add_arguments(sub)
+    args = parser.parse_args(arguments)
+    command = loaded if loaded is not None else BUILT_IN[args.command]
+    return int(command.execute(args))
+
+
+def _load(point: EntryPoint) -> Command:
+    try:
+        loaded: Command = point.load()
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"rlhf {point.name} needs the module {error.name}: install the extra that brings it (rlhf[trainer])") from None
+    return loaded
+
+
+def _dry_run(loaded: manifest.LoadedManifest) -> list[Violation]:
+    faults: list[Violation] = []
+    with tempfile.TemporaryDirectory(prefix="rlhf-validate-") as scratch:
+        base_dir = loaded.materialize(Path(scratch))
+        for point in entry_points(group=DRY_RUNS):
+            try:
+                dry_run: DryRun = point.load()
+            except ModuleNotFoundError as error:
+                print(f"note: data and reward code are not checked: the module {error.name} is not installed", file=sys.stderr)
+                continue
+            faults += [loaded.locate(fault) for fault in dry_run(loaded.job, base_dir)]
+    return faults
+
+
+def _add_output_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="write there instead of printing")
+
+
+def _write(text: str, output: Path | None) -> int:
+    if output is None:
+        print(text, end="")
+    else:
+        output.write_text(text, encoding="utf-8")
+    return ExitCode.DONE
