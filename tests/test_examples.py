@@ -1,6 +1,7 @@
 """The examples' data, rewards and manifests. Whether they learn is shown in the slow lane."""
 
 import importlib.util
+import shlex
 from pathlib import Path
 from types import ModuleType
 
@@ -31,6 +32,15 @@ def test_example_manifest_is_valid(path: Path) -> None:
 def test_tiny_folder_has_an_example_of_each_preset(algorithm: str) -> None:
     loaded = manifest.load(EXAMPLES / "tiny" / f"{algorithm}.yaml")
     assert loaded.job.spec.rl.algorithm == algorithm
+
+
+def test_gsm8k_overrides_for_this_machine_are_valid_as_the_comment_gives_them() -> None:
+    path = EXAMPLES / "gsm8k" / "rlhfjob.yaml"
+    comment = "\n".join(line.removeprefix("#").rstrip("\\ ") for line in path.read_text().splitlines() if line.startswith("#"))
+    words = shlex.split(comment.split("rlhf run examples/gsm8k/rlhfjob.yaml")[-1])
+    job = manifest.load(path, [word for word in words if word != "--set"]).job
+    assert job.spec.training.max_steps == 3
+    assert job.spec.evaluation is None
 
 
 def problem(row: dict[str, str]) -> tuple[str, frozenset[int]]:
