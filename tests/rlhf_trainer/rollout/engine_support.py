@@ -69,7 +69,9 @@ def start_engine(folder: Path, **settings: Any) -> Any:
     return actor
 
 
-def requests_of(*, prompts: int = 3, samples: int = 2, tokens: int = 12, temperature: float = 1.0, **sampling: Any) -> list[GenerateRequest]:
+def requests_of(
+    *, prompts: int = 3, samples: int = 2, tokens: int = 12, temperature: float = 1.0, **sampling: Any
+) -> list[GenerateRequest]:
     return [
         GenerateRequest(
             tag=(group, index),

@@ -75,7 +75,9 @@ class TensorEngine:
         from rlhf_trainer.sync.backends import shm
 
         self._enter("update")
-        plan = Layout(tuple(info["names"]), tuple(info["dtype_names"]), tuple(map(tuple, info["shapes"])), tuple(info["offsets"]), info["size_bytes"])
+        plan = Layout(
+            tuple(info["names"]), tuple(info["dtype_names"]), tuple(map(tuple, info["shapes"])), tuple(info["offsets"]), info["size_bytes"]
+        )
         self.held |= dict(views(shm.attach(info["path"], info["size_bytes"]), plan))
 
     def finish_update(self, version: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_api.spec import RolloutSpec
 from rlhf_trainer.placement.groups import gather
-from rlhf_trainer.rollout.sampling import GenerateRequest, GenerateResult, check_training, requests
+from rlhf_trainer.rollout.sampling import GenerateRequest, GenerateResult, requests
 from rlhf_trainer.types import PromptGroup, Rollout
 
 
@@ -88,7 +88,8 @@ def collect(
     results = {result.tag: result for result in pool.generate(shares, timeout_seconds)}
     wanted = [(group.group_id, index) for group in groups for index in range(samples)]
     if set(results) != set(wanted):
-        raise RuntimeError(f"engines answered {len(results)} of {len(wanted)} requests, or others: {sorted(set(wanted) ^ set(results))[:5]}")
+        odd = sorted(set(wanted) ^ set(results))
+        raise RuntimeError(f"engines answered {len(results)} of {len(wanted)} requests; missing or unasked: {odd[:5]}")
     stale = {result.weight_version for result in results.values()} - {version}
     if stale:
         raise RuntimeError(f"engines sampled with weight version {sorted(stale)}, expected {version}: a sync is missing")
@@ -115,6 +116,3 @@ def rollout_of(group: PromptGroup, result: GenerateResult) -> Rollout:
         truncated=result.finish_reason == "length",
         response_text=result.text,
     )
-
-
-__all__ = ["Engines", "RayEngines", "check_training", "collect", "distribute", "rollout_of"]

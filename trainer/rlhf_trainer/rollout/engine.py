@@ -19,7 +19,7 @@ import psutil
 
 from rlhf_trainer.errors import ConfigError
 from rlhf_trainer.rollout.sampling import FinishReason, GenerateRequest, GenerateResult
-from rlhf_trainer.rollout.settings import CPU_BLOCK_TOKENS, EngineSettings, kv_cache_bytes
+from rlhf_trainer.rollout.settings import CPU_BLOCK_TOKENS, EngineSettings, head_size, kv_cache_bytes
 
 FINISH_REASONS: dict[str | None, FinishReason] = {"stop": "stop", "length": "length"}
 INITIAL_VERSION = 0
@@ -58,6 +58,8 @@ class RolloutEngine:
             config = AutoConfig.from_pretrained(
                 settings.model, revision=settings.revision, trust_remote_code=settings.trust_remote_code
             ).get_text_config()
+            if settings.device == "cpu":
+                check_head_size(settings.model, head_size(config.to_dict()))
             arguments = engine_arguments(settings, config.to_dict(), psutil.virtual_memory().available)
             self._llm = LLM(**arguments)
         except (OSError, ValueError, TypeError) as error:
@@ -96,10 +98,7 @@ class RolloutEngine:
         prompts = [{"prompt_token_ids": list(request.ids)} for request in requests]
         outputs = self._llm.generate(prompts, params, use_tqdm=False)
         version, tokenizer = self.weight_version(), self._llm.get_tokenizer()
-        return [
-            result_of(request, output.outputs[0], version, tokenizer)
-            for request, output in zip(requests, outputs, strict=True)
-        ]
+        return [result_of(request, output.outputs[0], version, tokenizer) for request, output in zip(requests, outputs, strict=True)]
 
     def logprobs_of(self, ids: Sequence[int]) -> np.ndarray:
         """Log-prob of each id given those before it, ``[L - 1]`` fp32, temperature 1. For checks."""
@@ -238,6 +237,18 @@ def result_of(request: GenerateRequest, completion: Any, version: int, tokenizer
         text=tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False),
         weight_version=version,
     )
+
+
+def check_head_size(model: str, size: int) -> None:
+    """vLLM's CPU attention accepts other sizes at start and fails at the first request."""
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    known = CPUAttentionBackend.get_supported_head_sizes()
+    if size not in known:
+        raise ConfigError(
+            f"model {model}: attention heads of {size} dimensions cannot be sampled from on CPU.\n"
+            f"  Rule: one of {', '.join(map(str, known))}. Nearest: {min(known, key=lambda other: abs(other - size))}."
+        )
 
 
 def first_line(error: Exception) -> str:

@@ -47,11 +47,15 @@ class EngineSettings:
     """Further arguments of vLLM's engine (``placement.rollout.engineArgs``)."""
 
 
+def head_size(config: Mapping[str, Any]) -> int:
+    """Dimensions of one attention head."""
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
 def kv_bytes_per_token(config: Mapping[str, Any], dtype_bytes: int) -> int:
     """Keys and values of one token over all layers. ``config``: the model's config.json."""
-    heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    return int(2 * config["num_hidden_layers"] * (config.get("num_key_value_heads") or heads) * head_dim * dtype_bytes)
+    key_value_heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+    return int(2 * config["num_hidden_layers"] * key_value_heads * head_size(config) * dtype_bytes)
 
 
 def kv_cache_bytes(config: Mapping[str, Any], *, dtype_bytes: int, max_length: int, concurrency: int, limit: int) -> int:

@@ -155,9 +155,7 @@ class WeightSync:
             count += 1
 
     def _stage(self) -> dict[str, Any]:
-        return {
-            self._worker(rank): worker.call.remote(sender.stage, self.role, rank == 0) for rank, worker in enumerate(self.workers)
-        }
+        return {self._worker(rank): worker.call.remote(sender.stage, self.role, rank == 0) for rank, worker in enumerate(self.workers)}
 
     def _check(self, version: int, deadline: float, what: str) -> tuple[str, ...]:
         witnesses = await_all({self._worker(0): self.workers[0].call.remote(sender.end, self.role)}, deadline, what)[self._worker(0)]
@@ -165,8 +163,7 @@ class WeightSync:
         faults = [f"{who}: {fault}" for who, parts in answers.items() for part in parts for fault in part]
         if faults:
             raise WeightMismatchError(
-                f"{what}: {len(faults)} of {len(witnesses) * len(answers)} checks failed"
-                + "".join(f"\n  {fault}" for fault in faults[:6])
+                f"{what}: {len(faults)} of {len(witnesses) * len(answers)} checks failed" + "".join(f"\n  {fault}" for fault in faults[:6])
             )
         return tuple(expected.name for expected in witnesses)
 
