@@ -8,7 +8,6 @@ pipe closes, also after ``kill -9``). Nothing heavy is imported here.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import difflib
 import inspect
@@ -21,11 +20,14 @@ import struct
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_trainer.rewards.binding import Kind
 from rlhf_trainer.rewards.shape_check import receive
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 HEADER = struct.Struct(">Q")
 PR_SET_PDEATHSIG = 1
@@ -38,6 +40,7 @@ KINDS: dict[Any, Kind] = {
     inspect.Parameter.VAR_KEYWORD: "var_keyword",
 }
 RESULT_KEYS = ("rewards", "scores", "extra_logs")
+_loop: AbstractEventLoop | None = None
 
 
 class ContractError(Exception):
@@ -69,8 +72,6 @@ def end_with_worker(number: int, frame: object) -> None:
 
 
 def serve(requests: int, replies: int) -> None:
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
     function: Callable[..., Any] | None = None
     path = ""
     with os.fdopen(requests, "rb") as stream:
@@ -84,7 +85,7 @@ def serve(requests: int, replies: int) -> None:
                     answer = {"parameters": parameters(function)}
                 else:
                     assert function is not None
-                    answer = call(function, request["args"], request["kwargs"], loop)
+                    answer = call(function, request["args"], request["kwargs"])
             except BaseException as error:
                 answer = {"error": describe(error, path)}
             sys.stdout.flush()
@@ -133,10 +134,10 @@ def parameters(function: Callable[..., Any]) -> list[list[Any]]:
     return [[p.name, KINDS[p.kind], p.default is not inspect.Parameter.empty] for p in signature.parameters.values()]
 
 
-def call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
+def call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     result = function(*args, **kwargs)
     if inspect.isawaitable(result):
-        result = loop.run_until_complete(_awaited(result))
+        result = run_async(result)
     if result is None:
         raise ContractError("it returned None; expected a dict with rewards, or one number a rollout")
     if not isinstance(result, Mapping):
@@ -154,8 +155,18 @@ def call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], 
     return answer
 
 
-async def _awaited(result: Any) -> Any:
-    return await result
+def run_async(result: Awaitable[Any]) -> Any:
+    """On one loop for all calls: clients that the file keeps between calls belong to it."""
+    import asyncio  # half of this process's start-up time, and most files don't need it
+
+    async def wait() -> Any:
+        return await result
+
+    global _loop
+    if _loop is None:
+        _loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(_loop)
+    return _loop.run_until_complete(wait())
 
 
 def received(value: object) -> dict[str, Any]:

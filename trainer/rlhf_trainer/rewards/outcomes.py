@@ -16,9 +16,10 @@ Columns = Mapping[str, Sequence[Any]]
 Kind = Literal["ok", "not_applicable", "error", "timeout"]
 
 SLOW_ROW_SHARE = 0.25
-"""One row on its own may take this share of the time limit of a whole batch."""
+"""One row on its own may take this share of the time limit of a whole batch, and at least ``SLOW_ROW_SECONDS``."""
+SLOW_ROW_SECONDS = 1.0
 SEARCH_LIMITS = 2.0
-"""The search for bad rows ends after this many time limits; rows not reached by then count as failed."""
+"""The search for bad rows ends after this many time limits spent in calls; rows not reached by then count as failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +56,22 @@ def _row_by_row(
     host: FunctionHost, columns: Columns, batch_error: RewardError, stop_at_first: bool, row_names: Sequence[str]
 ) -> list[Outcome]:
     size = len(columns["queries"])
-    row_limit = host.timeout_seconds * SLOW_ROW_SHARE
-    deadline = time.monotonic() + host.timeout_seconds * SEARCH_LIMITS
+    row_limit = min(host.timeout_seconds, max(host.timeout_seconds * SLOW_ROW_SHARE, SLOW_ROW_SECONDS))
+    seconds_left = host.timeout_seconds * SEARCH_LIMITS
     outcomes: list[Outcome] = []
     for row in range(size):
-        if time.monotonic() > deadline or (stop_at_first and outcomes and outcomes[-1].problem):
+        if seconds_left <= 0 or (stop_at_first and outcomes and outcomes[-1].problem):
             break
         one = {name: values[row : row + 1] for name, values in columns.items()}
+        host.start()
+        begin = time.monotonic()
         try:
             outcomes += _outcomes(host, host.call(one, row_limit), 1, [row_names[row]])
         except RewardContractError:
             raise
         except RewardError as error:
             outcomes.append(_failed(error, row_names[row]))
+        seconds_left -= time.monotonic() - begin
     rest = _failed(batch_error, f"the batch that begins with {row_names[0]}")
     if stop_at_first and all(outcome.problem is None for outcome in outcomes):
         # Only the batch as a whole fails, so no row is to blame.

@@ -140,7 +140,7 @@ class RewardPipeline:
             weight = source.spec.weight
             if outcome.problem is not None:
                 is_dropped = is_dropped or source.on_error == "drop"
-                self.counts["zeroed"] += source.on_error == "zero"
+                self._count("zeroed", source.on_error == "zero")
                 weighted.append(0.0)
                 raw.append(0.0)
             elif outcome.value is not None:
@@ -157,6 +157,10 @@ class RewardPipeline:
             return Reward(None, None, parts, logs)
         return Reward(math.fsum(weighted), _score(explicit, math.fsum(raw)), parts, logs)
 
+    def _count(self, name: str, applies: bool) -> None:
+        if applies:
+            self.counts[name] += 1
+
     def _unscored(self, rollout: Rollout) -> OnError:
         """No source applies: the strictest ``onError`` among the sources decides."""
         decided = {source.on_error for source in self._sources}
@@ -166,7 +170,7 @@ class RewardPipeline:
             names = ", ".join(source.name for source in self._sources)
             rule = f"no source scores {describe_row(rollout)} (asked: {names}; each returned None)"
             raise DataError(Violation("spec.rl.reward.sources", names, rule, "a number for each rollout, or onError: zero or drop"))
-        self.counts["zeroed"] += on_error == "zero"
+        self._count("zeroed", on_error == "zero")
         return on_error
 
 

@@ -1,0 +1,133 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_api.spec import RLHFJob
+from rlhf_trainer import preflight
+from rlhf_trainer.errors import ConfigError, DataError
+
+ROWS = [{"question": "1 + 1 =", "answer": "2", "level": 1}, {"question": "2 + 3 =", "answer": "5", "level": 2}]
+GOOD = "def reward_func(queries, prompts, labels):\n    return [float(q == p + l) for q, p, l in zip(queries, prompts, labels)]\n"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    from rlhf_trainer.models.tiny import make
+
+    return make(tmp_path_factory.mktemp("model") / "tiny", hidden=32, layers=1)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (tmp_path / "reward.py").write_text(GOOD)
+    return tmp_path
+
+
+def job_of(model: Path | str, *, sources: list[dict] | None = None, evaluation: dict | None = None, **data: Any) -> RLHFJob:
+    spec: dict[str, Any] = {
+        "rl": {"algorithm": "grpo", "reward": {"sources": sources or [{"function": {"file": "reward.py", "timeoutSeconds": 5}}]}},
+        "models": {"actor": {"path": str(model)}},
+        "data": {"datasets": [{"path": "sums.jsonl"}], "promptKey": "question", "labelKey": "answer", **data},
+    }
+    if evaluation is not None:
+        spec["evaluation"] = evaluation
+    return RLHFJob.model_validate({"apiVersion": "rlhf.dev/v1alpha1", "kind": "RLHFJob", "metadata": {"name": "dry"}, "spec": spec})
+
+
+def fields(job: RLHFJob, folder: Path) -> list[str]:
+    return [violation.field for violation in preflight.dry_run(job, folder)]
+
+
+def test_a_good_job_passes(model, folder):
+    job = job_of(model, evaluation={"datasets": [{"path": "sums.jsonl"}]})
+    assert preflight.dry_run(job, folder) == []
+    preflight.check(job, folder)
+
+
+def test_every_fault_is_reported_at_once_with_its_field(folder):
+    job = job_of(
+        "./no-model",
+        datasets=[{"path": "sums.jsonl"}, {"path": "missing.jsonl"}],
+        labelKey="answr",
+        evaluation={"datasets": [{"path": "held-out.jsonl"}]},
+        sources=[{"function": {"file": "rewards.py"}}],
+    )
+    assert fields(job, folder) == [
+        "spec.models.actor.path",
+        "spec.data.labelKey",
+        "spec.data.datasets[1].path",
+        "spec.evaluation.datasets[0].path",
+        "spec.rl.reward.sources[0].function.file",
+    ]
+    with pytest.raises(ConfigError, match=r"answr(.|\n)*missing.jsonl"):
+        preflight.check(job, folder)
+
+
+def test_model_folder_without_tokenizer_or_configuration(folder, model):
+    (folder / "empty").mkdir()
+    (violation,) = preflight.dry_run(job_of("empty"), folder)
+    assert violation.field == "spec.models.actor.path"
+    (folder / "bare").mkdir()
+    (folder / "bare" / "config.json").write_text((model / "config.json").read_text())
+    (violation,) = preflight.dry_run(job_of("bare"), folder)
+    assert "tokenizer" in violation.rule
+
+
+def test_hub_ids_are_left_alone(folder):
+    job = job_of("some-owner/some-model", datasets=[{"path": "some-owner/some-data"}])
+    assert preflight.dry_run(job, folder) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("def reward_func(queries, prompts, labels:\n    pass\n", "line 1: SyntaxError"),
+        ("def reward_function(queries, prompts, labels): return [1]\n", "did you mean reward_function"),
+        ("def reward_func(x): return [1]\n", "parameter 'x'"),
+        ("import nowhere_to_be_found\n", "No module named"),
+        ("def reward_func(queries): return [1.0]\n", "expected 2 numbers, one a rollout, and got a list of 1"),
+        ("def reward_func(queries, labels): return [l['x'] for l in labels]\n", "line 1: TypeError"),
+        ("def reward_func(queries): return [float('nan')] * 2\n", "returned nan. Row: row 0 of sums"),
+        ("def reward_func(queries, missing_column): return [1.0] * 2\n", "Known names: queries, prompts, labels, completions"),
+    ],
+)
+def test_rc59_reward_file_is_tried_on_sample_rows(folder, source, part):
+    (folder / "reward.py").write_text(source)
+    (violation,) = preflight.dry_run(job_of("owner/model"), folder)
+    assert violation.field == "spec.rl.reward.sources[0].function.file"
+    assert part in violation.rule
+    assert "reward.py" in str(violation)
+    with pytest.raises(DataError):
+        preflight.check(job_of("owner/model"), folder, tokenizer=None)
+
+
+def test_rc19_endless_reward_is_reported_within_its_limit(folder):
+    (folder / "reward.py").write_text("def reward_func(queries):\n    while True: pass\n")
+    job = job_of("owner/model", sources=[{"function": {"file": "reward.py", "timeoutSeconds": 0.5}}])
+    (violation,) = preflight.dry_run(job, folder)
+    assert "was stopped" in violation.rule
+
+
+def test_reward_file_is_imported_even_when_no_row_can_be_read(folder):
+    (folder / "reward.py").write_text("raise RuntimeError('broken')\n")
+    assert fields(job_of("owner/model", datasets=[{"path": "gone.jsonl"}]), folder) == [
+        "spec.data.datasets[0].path",
+        "spec.rl.reward.sources[0].function.file",
+    ]
+
+
+def test_template_fault_is_reported_and_the_rest_still_checked(folder):
+    (folder / "reward.py").unlink()
+    assert fields(job_of("owner/model", promptTemplate="no place"), folder) == [
+        "spec.data.promptTemplate",
+        "spec.rl.reward.sources[0].function.file",
+    ]
+
+
+def test_given_tokenizer_is_used(folder, model):
+    from rlhf_trainer.models.tiny import make_tokenizer
+
+    preflight.check(job_of(model, applyChatTemplate=True), folder, make_tokenizer())
