@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -59,7 +59,8 @@ class Process:
     pid: int
     start: int
     """Clock ticks after boot; with the pid it names one process for ever."""
-    parent: int
+    parent: int = field(compare=False)
+    """Changes when the parent dies."""
 
 
 class Guardian:

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from rlhf_trainer.checkpoint import claim
 from rlhf_trainer.checkpoint.claim import Claim, FencedError
 from rlhf_trainer.errors import ConfigError

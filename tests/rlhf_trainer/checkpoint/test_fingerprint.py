@@ -52,7 +52,8 @@ def test_alias_is_used_where_python_needs_another_name():
 def test_ranks_and_zero_stage_are_part_of_the_layout():
     saved = prints(placement={"actor": {"nodes": 1, "gpusPerNode": 2}})
     assert texts(saved, prints(placement={"actor": {"nodes": 2, "gpusPerNode": 1}})) == []
-    assert texts(saved, prints(placement={"actor": {"nodes": 1, "gpusPerNode": 1}})) == ["spec.placement.actor: saved with 2 ranks, now 1 rank"]
+    fewer = prints(placement={"actor": {"nodes": 1, "gpusPerNode": 1}})
+    assert texts(saved, fewer) == ["spec.placement.actor: saved with 2 ranks, now 1 rank"]
     assert texts(prints(), prints(training={"deepspeed": {"zeroStage": 3}})) == ["spec.training.deepspeed.zeroStage: saved with 2, now 3"]
 
 

@@ -1,16 +1,16 @@
 import json
 import logging
+import multiprocessing
 import os
 import pickle
 import random
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+
 from rlhf_trainer.checkpoint import durable, manifest
 from rlhf_trainer.checkpoint.claim import FencedError
 from rlhf_trainer.checkpoint.store import Checkpoint, CheckpointStore, folder_name
@@ -382,43 +382,53 @@ def test_rc07_full_disk_at_the_first_checkpoint_says_so(small_disk):
     assert leftovers(small_disk) == []
 
 
-SAVER = """
-import sys
-from pathlib import Path
-from rlhf_trainer.checkpoint.store import CheckpointStore
-store = CheckpointStore(Path(sys.argv[1]), job_uid="u", attempt=None, fingerprint={}, keep_last=1)
-store.claim()
-newest = store.latest()
-step = newest.step if newest else 0
-print("ready", flush=True)
-while True:
-    step += 1
-    def write(folder):
-        for part in range(4):
-            (folder / f"part-{part}").write_bytes(bytes([step % 256]) * 200_000)
-        return {"step": step}
-    store.save(step, write)
-    print(step, flush=True)
-"""
+def save_for_ever(folder: Path, pipe) -> None:
+    store = claimed(folder, fingerprint={}, keep_last=1)
+    newest = store.latest()
+    step = newest.step if newest else 0
+    pipe.send(step)
+    while True:
+        step += 1
+
+        def write(folder: Path, step: int = step) -> dict:
+            for part in range(4):
+                (folder / f"part-{part}").write_bytes(bytes([step % 256]) * 200_000)
+            return {"step": step}
+
+        store.save(step, write)
+        pipe.send(step)
+
+
+def drain(pipe) -> list[int]:
+    found = []
+    try:
+        while True:
+            found.append(pipe.recv())
+    except EOFError:
+        return found
 
 
 def test_rc07_sigkill_at_random_moments_of_a_save_always_leaves_a_good_checkpoint(tmp_path):
     rng = random.Random(7)
+    context = multiprocessing.get_context("fork")
     reached = 0
-    for _ in range(8):
-        process = subprocess.Popen([sys.executable, "-c", SAVER, tmp_path], stdout=subprocess.PIPE, text=True)
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(rng.uniform(0.0, 0.3))
-        process.send_signal(signal.SIGKILL)
-        printed = process.communicate()[0].split()
-        reached = max([reached, *map(int, printed)])
+    for _ in range(15):
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=save_for_ever, args=(tmp_path, theirs))
+        process.start()
+        theirs.close()
+        assert ours.recv() == reached
+        time.sleep(rng.uniform(0.0, 0.1))
+        process.kill()
+        process.join()
+        committed = max([reached, *drain(ours)])
         store = open_store(tmp_path, fingerprint={})
         newest = store.latest()
-        assert (newest.step if newest else 0) in (reached, reached + 1)
+        assert (newest.step if newest else 0) in (committed, committed + 1)
         if newest:
             reached = newest.step
-            assert store.load_state(newest) == {"step": newest.step}
-            assert (newest.path / "part-3").read_bytes() == bytes([newest.step % 256]) * 200_000
+            assert store.load_state(newest) == {"step": reached}
+            assert (newest.path / "part-3").read_bytes() == bytes([reached % 256]) * 200_000
     assert reached > 3
     claimed(tmp_path)
     assert leftovers(tmp_path) == []

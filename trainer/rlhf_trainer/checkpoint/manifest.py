@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -78,10 +78,11 @@ class Manifest(Strict):
         return sum(entry.size for entry in self.files.values())
 
 
-def installed_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Version of each package that is installed."""
+@cache
+def installed_versions() -> dict[str, str]:
+    """Version of each of PACKAGES that is installed."""
     found = {}
-    for name in packages:
+    for name in PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -91,7 +91,7 @@ def columns(metrics: Metrics) -> list[Column]:
         ("entropy", "entropy", "actor/entropy", number, 2),
         ("length", "length", "rollout/response_length_mean", number, 1),
         ("trunc", "truncated", "rollout/truncated_share", percent, 2),
-        ("gap", "gap", "rollout/logprob_gap_mean", number, 2),
+        ("gap", "gap", "rollout/logprob_gap_abs_mean", number, 2),
     )
     found = [Column(title, plain, (key,), show(metrics[key]), rank) for title, plain, key, show, rank in table if _known(metrics, key)]
     rates = ("perf/rollout_tokens_per_second", "perf/train_tokens_per_second")
@@ -133,7 +133,7 @@ def summarize(rows: Sequence[Metrics]) -> dict[str, str]:
     for (dataset, name), points in histories.items():
         best_step, best = max(points, key=lambda point: (point[1], -point[0]))
         facts[f"eval {dataset}"] = f"{name} {number(points[0][1])} → {number(points[-1][1])}  (best {number(best)} at step {best_step})"
-    for label, key in (("KL", "rollout/kl"), ("entropy", "actor/entropy"), ("log-prob gap", "rollout/logprob_gap_mean")):
+    for label, key in (("KL", "rollout/kl"), ("entropy", "actor/entropy"), ("log-prob gap", "rollout/logprob_gap_abs_mean")):
         values = [row[key] for row in rows if _known(row, key)]
         if values:
             facts[label] = f"{number(values[0])} → {number(values[-1])}" if label != "log-prob gap" else f"at most {number(max(values))}"
