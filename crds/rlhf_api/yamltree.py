@@ -16,7 +16,7 @@ import yaml
 
 Path = tuple[str | int, ...]
 
-MAX_NODES = 200_000
+MAX_NODES = 50_000
 """Nodes of a document after aliases are expanded; more is an alias bomb, not a manifest."""
 
 

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_api import __version__, cli
+
+WriteManifest = Callable[..., Path]
+
+
+def test_validate_accepts_a_valid_manifest(write_manifest: WriteManifest, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", "--no-dry-run", str(write_manifest())]) == 0
+    assert "is valid" in capsys.readouterr().out
+
+
+def test_validate_prints_every_fault_with_its_line_and_exits_2(write_manifest: WriteManifest, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_manifest({"training.globalBatchSize": 48, "rl.rollout.temperatur": 1})
+    assert cli.main(["validate", "--no-dry-run", str(path)]) == 2
+    printed = capsys.readouterr().err
+    lines = path.read_text().splitlines()
+    for key in ("temperatur", "globalBatchSize"):
+        number = next(index for index, line in enumerate(lines, 1) if key in line)
+        assert f"{path}:{number}: spec." in printed
+    assert printed.endswith("2 faults.\n")
+
+
+def test_validate_reads_overrides(write_manifest: WriteManifest, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", "--no-dry-run", str(write_manifest()), "--set", "rl.kl.coef=-1"]) == 2
+    assert "--set rl.kl.coef=-1: spec.rl.kl.coef: -1" in capsys.readouterr().err
+
+
+def test_validate_prints_the_resolved_job(write_manifest: WriteManifest, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", "--no-dry-run", "--print", str(write_manifest())]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["spec"]["rl"]["advantage"]["estimator"] == "group_norm"
+
+
+def test_warnings_stop_nothing(write_manifest: WriteManifest, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_manifest({"training.maxTokensPerMicroBatch": 8})
+    assert cli.main(["validate", "--no-dry-run", str(path)]) == 0
+    assert capsys.readouterr().err.startswith(f"warning: {path}:")
+
+
+@pytest.mark.parametrize("command", ["crd", "reference"])
+def test_generators_print_or_write(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "-o", str(tmp_path / "out")]) == 0
+    assert cli.main([command]) == 0
+    assert capsys.readouterr().out == (tmp_path / "out").read_text()
+
+
+def test_module_runs_as_the_command_does() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rlhf_api", "--version"], capture_output=True, text=True, check=True, env={"PYTHONPATH": "crds"}
+    )
+    assert done.stdout == f"rlhf {__version__}\n"
+
+
+def test_contract_imports_neither_torch_nor_kubernetes() -> None:
+    script = "import sys, rlhf_api.cli; print([m for m in ('torch', 'ray', 'vllm', 'numpy', 'kubernetes', 'kopf') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"PYTHONPATH": "crds"})
+    assert done.stdout == "[]\n"
