@@ -31,7 +31,9 @@ def locate(spec: ModelSpec, base_dir: Path) -> str:
         return str(folder)
     looks_local = spec.path.startswith((".", "/", "~")) or spec.path.count("/") != 1 or folder.parent.is_dir()
     if looks_local:
-        raise ConfigError(f"model path {spec.path}: there is no folder {folder}. Nearest: a folder with config.json, or a hub id owner/name")
+        raise ConfigError(
+            f"model path {spec.path}: there is no folder {folder}. Nearest: a folder with config.json, or a hub id owner/name"
+        )
     return spec.path
 
 
@@ -49,7 +51,9 @@ def load_config(spec: ModelSpec, base_dir: Path) -> PretrainedConfig:
         raise ConfigError(f"model path {spec.path}: its configuration cannot be read: {str(error).splitlines()[0]}") from error
     for key in UNSUPPORTED_LOGIT_KEYS:
         if config.to_dict().get(key) not in (None, 1, 1.0):
-            raise ConfigError(f"model path {spec.path}: config.json sets {key}, which changes the logits in a way the trainer does not compute")
+            raise ConfigError(
+                f"model path {spec.path}: config.json sets {key}, which changes the logits in a way the trainer does not compute"
+            )
     return config
 
 

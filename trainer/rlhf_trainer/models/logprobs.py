@@ -6,10 +6,8 @@ that temperature.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -22,13 +20,13 @@ WHOLE_LOGITS_BYTES = 1 << 30
 def token_logprobs(
     hidden: Tensor,
     targets: Tensor,
-    head: Callable[[Tensor], Tensor],
+    head: nn.Linear,
     temperature: float,
     *,
     want_entropy: bool = False,
     entropy_gradient: bool = False,
     chunk_tokens: int = CHUNK_TOKENS,
-    whole_logits_bytes: int | None = None,
+    whole_logits_bytes: int = WHOLE_LOGITS_BYTES,
 ) -> tuple[Tensor, Tensor]:
     """``hidden [P, H]``, ``targets [P]`` -> fp32 ``logprobs [P]`` and ``entropy [P]`` (empty unless ``want_entropy``).
 
@@ -46,7 +44,7 @@ def token_logprobs(
             return logprobs, entropy_of(logits if entropy_gradient else logits.detach())
 
     keep_graph = torch.is_grad_enabled()
-    if keep_graph and hidden.shape[0] * _vocabulary(head) * 4 <= (whole_logits_bytes if whole_logits_bytes is not None else WHOLE_LOGITS_BYTES):
+    if keep_graph and hidden.shape[0] * head.out_features * 4 <= whole_logits_bytes:
         return piece(hidden, targets)
     parts = [
         checkpoint(piece, part, ids, use_reentrant=False, preserve_rng_state=False) if keep_graph else piece(part, ids)
@@ -60,7 +58,3 @@ def entropy_of(logits: Tensor) -> Tensor:
     logits = logits - logits.logsumexp(-1, keepdim=True)
     # exp(-inf) * -inf would be NaN; a forbidden id adds nothing.
     return -torch.where(logits.isneginf(), 0.0, logits.exp() * logits).sum(-1)
-
-
-def _vocabulary(head: Callable[[Tensor], Tensor]) -> int:
-    return int(head.out_features)  # type: ignore[attr-defined]

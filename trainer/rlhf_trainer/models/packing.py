@@ -58,10 +58,7 @@ class Packed:
         }
 
     def to_rows(self, flat: Tensor) -> Tensor:
-        """``[P]`` -> ``[n, t]``, zero elsewhere; differentiable."""
-        if not bool(self.mask.any()):
-            # The dummy's single prediction: keeps the graph connected, and its gradient is zero because it is masked.
-            return flat[:1].view(1, 1)
+        """``[P]`` -> ``[n, t]``, zero elsewhere; differentiable. A dummy's value stands at a masked position: its gradient is zero."""
         out = flat.new_zeros(self.mask.shape)
         return out.index_put((self.rows_of, self.columns), flat)
 

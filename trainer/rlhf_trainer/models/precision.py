@@ -17,3 +17,8 @@ def choose(precision: str, device: str) -> torch.dtype:
     if precision == "auto":
         return torch.bfloat16 if native_bf16(device) else torch.float32
     return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
+
+
+def name(dtype: torch.dtype) -> str:
+    """``bf16`` or ``fp32``, as in the manifest."""
+    return {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype]

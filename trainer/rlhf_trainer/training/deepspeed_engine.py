@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -34,9 +35,9 @@ def init_distributed(rank: int, world_size: int, local_rank: int, address: str, 
     # On CPU DeepSpeed 0.19.8 would compile a shared-memory op here, which needs ninja and a C++ compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local_rank), MASTER_ADDR=address, MASTER_PORT=str(port)
-    )
+    # torch 2.13 deprecates collectives that DeepSpeed calls a thousand times a step.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.c10d_logger")
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local_rank), MASTER_ADDR=address, MASTER_PORT=str(port))
     if device.startswith("cuda"):
         torch.cuda.set_device(device)
     deepspeed.init_distributed(
@@ -106,6 +107,9 @@ class TrainingEngine:
             fused=True,  # 6 times faster than the default on CPU
         )
         self.engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=zero_config(training, dtype, device))
+        if self.stage == 0 and dtype == torch.bfloat16:
+            # DeepSpeed 0.19.8 takes a dummy step here to allocate states; the step count it leaves behind spoils Adam's bias correction.
+            self.engine.optimizer.optimizer.state.clear()
 
     @property
     def module(self) -> nn.Module:

@@ -77,8 +77,9 @@ def check_layout(saved: Layout, wanted: Layout, directory: Path) -> None:
         was, asked = getattr(saved, name), getattr(wanted, name)
         if was != asked:
             raise ConfigError(
-                f"{field}: the checkpoint {directory} of the {saved.role} was saved with {_words(saved)}; this run asks for {_words(wanted)}. "
-                f"Rule: a resume keeps ranks, ZeRO stage and type. Nearest: {was}, or start anew from the exported model"
+                f"{field}: the checkpoint {directory} of the {saved.role} was saved with {_words(saved)}; "
+                f"this run asks for {_words(wanted)}. Rule: a resume keeps ranks, ZeRO stage and type. "
+                f"Nearest: {was}, or start anew from the exported model"
             )
 
 
@@ -92,8 +93,9 @@ def load_engine(engine: TrainingEngine, directory: Path, wanted: Layout) -> Layo
     if client_state["updates"] != saved.updates:
         raise JobError(f"{directory}: loaded the state after {client_state['updates']} updates, the checkpoint is of {saved.updates}")
     own = torch.load(directory / f"rank-{dist.get_rank():05d}.pt", weights_only=False)
-    if _checksum(engine) != own["weights"]:
-        raise JobError(f"{directory}: the loaded weights are not those that were saved (checksum {_checksum(engine)}, saved {own['weights']})")
+    loaded = _checksum(engine)
+    if loaded != own["weights"]:
+        raise JobError(f"{directory}: the loaded weights are not those that were saved (checksum {loaded}, saved {own['weights']})")
     set_rng_state(own["rng"])
     return saved
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class Role:
     """What ``forward`` is called on: a DeepSpeed engine, or the plain module of a frozen role."""
     training: TrainingEngine | None = None
     updates: int = 0
-    offloaded: bool = field(default=False)
+    offloaded: bool = False
 
 
 class ModelWorker:
@@ -74,9 +74,7 @@ class ModelWorker:
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()
         own = self.settings
-        init_distributed(
-            own.rank, own.world_size, own.local_rank, master_address, master_port, own.device, own.collective_timeout_seconds
-        )
+        init_distributed(own.rank, own.world_size, own.local_rank, master_address, master_port, own.device, own.collective_timeout_seconds)
 
     def load(self, role: str, total_updates: int = 0, resume_dir: str | None = None) -> None:
         """Load a role's model. A trained role continues from ``resume_dir`` (written by ``save``) when given."""
@@ -86,10 +84,9 @@ class ModelWorker:
             check_sleep(self.training, self.dtype)
         torch.manual_seed(self.training.seed + self.settings.rank)
         model_spec = getattr(spec.models, role) or spec.models.actor
-        module: nn.Module
         if role in ("actor", "reference"):
             model = load.load_actor(model_spec, base_dir, self.dtype, self.attention)
-            module = PolicyModel(model)
+            module: nn.Module = PolicyModel(model)
         else:
             model = load.load_value(model_spec, base_dir, self.dtype, self.attention, needs_head=role == "reward")
             module = ValueModel(model)
