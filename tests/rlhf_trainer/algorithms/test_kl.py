@@ -32,6 +32,16 @@ def test_golden_estimators(estimator: str, d: float, expected: float) -> None:
     assert of(d, estimator) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("d", [-1000.0, 1000.0])
+def test_a_huge_log_ratio_has_a_finite_gradient(estimator: str, d: float) -> None:
+    logp = torch.tensor([[d]], requires_grad=True)
+    value = estimate(logp, torch.zeros(1, 1), estimator, TRUE)
+    (gradient,) = torch.autograd.grad(value.sum(), logp)
+    assert float(value.detach()) == (d / abs(d) * 10 if estimator == "k1" else 10)
+    assert gradient.tolist() == [[0.0]]
+
+
 @given(d=st.floats(-30, 30))
 def test_k3_is_not_negative(d: float) -> None:
     assert 0 <= of(d, "k3") <= 10

@@ -99,3 +99,9 @@ def test_rows_of_different_length_do_not_mix() -> None:
 def test_nothing_to_walk(shape: tuple[int, int]) -> None:
     mask = torch.zeros(shape, dtype=torch.bool)
     assert gae(torch.ones(shape), torch.ones(shape), mask, 1.0, 1.0).advantages.tolist() == torch.zeros(shape).tolist()
+
+
+def test_long_rows_are_summed_in_fp64() -> None:
+    rewards, mask = torch.full((1, 20_000), 0.1), torch.ones(1, 20_000, dtype=torch.bool)
+    exact = 20_000 * float(torch.tensor(0.1))
+    assert float(discounted_return(rewards, mask, 1.0).returns[0, 0]) == pytest.approx(exact, rel=1e-12)
