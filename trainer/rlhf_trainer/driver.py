@@ -1,0 +1,214 @@
+"""The single controller: from a resolved job to a trained model. The same code on a laptop and on a cluster.
+
+Stages, each under its name in /progress: preflight (data and reward code, before any model is loaded), placement, load,
+the training loop, export.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_api.exit_codes import ExitCode
+from rlhf_api.plan import PlacementPlan, plan
+from rlhf_api.spec import RLHFJob
+from rlhf_trainer import preflight
+from rlhf_trainer.algorithms import kl as kl_control
+from rlhf_trainer.algorithms import schedule
+from rlhf_trainer.checkpoint.fingerprint import fingerprint
+from rlhf_trainer.checkpoint.store import Checkpoint, CheckpointStore
+from rlhf_trainer.cluster import Cluster, open_cluster
+from rlhf_trainer.data.loader import PromptLoader
+from rlhf_trainer.data.prepare import PreparedData, prepare
+from rlhf_trainer.errors import JobError, StopRequested
+from rlhf_trainer.loops import rl
+from rlhf_trainer.loops.assembly import assemble
+from rlhf_trainer.models import precision
+from rlhf_trainer.models.load import load_tokenizer
+from rlhf_trainer.reporting import Reporter
+from rlhf_trainer.rewards.pipeline import RewardPipeline
+from rlhf_trainer.stop import StopFlag, stop_on_signals
+from rlhf_trainer.telemetry import log
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What is not in the manifest: who runs the job and where it is watched."""
+
+    job_uid: str
+    attempt: int | None = None
+    """None: the stored attempt + 1 (local runs)."""
+    fresh: bool = False
+    """Start anew; the job's former folder is kept under another name."""
+    host: str = "127.0.0.1"
+    progress_port: int | None = None
+    metrics_port: int | None = None
+    token: str | None = None
+    resolved: str = ""
+    """The resolved manifest, kept as ``job.yaml`` in the job's folder: nobody has to search for the effective value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """Length of the whole job, known once the data are."""
+
+    total_steps: int
+    total_updates: int
+
+
+def job_folder(job: RLHFJob) -> Path:
+    """``<root>/<namespace>/<job>``."""
+    root = Path(job.spec.checkpoint.path or "runs")
+    return (root / job.metadata.namespace / job.metadata.name).absolute()
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Rename a former job folder; nothing is deleted."""
+    if not folder.exists():
+        return None
+    target = folder.with_name(f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}")
+    folder.rename(target)
+    return target
+
+
+def run(job: RLHFJob, base_dir: Path, options: RunOptions) -> ExitCode:
+    """Run ``job`` (resolved and checked by the rules) on the Ray cluster this process is connected to.
+
+    Every failure ends here: it is reported, logged with its traceback, and becomes an exit code.
+    """
+    folder = job_folder(job)
+    former = set_aside(folder) if options.fresh else None
+    store = _store(job, folder, options)
+    attempt = store.claim()
+    (folder / "job.yaml").write_text(options.resolved)
+    events = log.setup(folder, job=job.metadata.name, attempt=attempt)
+    title = f"{job.metadata.name} ({job.spec.rl.algorithm})"
+    with Reporter(folder, events, options.job_uid, attempt, tensorboard=job.spec.logging.tensorboard, title=title) as report:
+        if former is not None:
+            report.display.notice(f"the former run was set aside: {former}")
+        try:
+            with stop_on_signals(report.display.notice) as stop:
+                return _run(job, base_dir, options, store, report, stop)
+        except StopRequested as request:
+            events.event("stopped", reason=str(request))
+            report.summary(str(request), {"folder": str(folder)}, good=False)
+            return request.exit_code
+        except KeyboardInterrupt:
+            events.event("interrupted")
+            report.summary("interrupted; the same command continues from the last checkpoint", {"folder": str(folder)}, good=False)
+            return ExitCode.STOPPED
+        except Exception as error:
+            code = error.exit_code if isinstance(error, JobError) else ExitCode.USER
+            report.failed(error, code)
+            report.summary(f"failed in {report.progress.failure.stage}: {_text(error)}", {"log": str(folder / log.FILE_NAME)}, good=False)  # type: ignore[union-attr]
+            return code
+
+
+def _run(job: RLHFJob, base_dir: Path, options: RunOptions, store: CheckpointStore, report: Reporter, stop: StopFlag) -> ExitCode:
+    spec = job.spec
+    ports = report.serve(options.token, options.host, options.progress_port, options.metrics_port)
+    with report.phase("preflight"):
+        preflight.check(job, base_dir)
+        tokenizer = load_tokenizer(spec.models.actor, base_dir)
+        prepared = prepare(job, base_dir, tokenizer)
+        loader = PromptLoader(prepared.prompts, spec.data, spec.training.seed, spec.training.epochs)
+        horizon = horizon_of(job, loader)
+        checkpoint = store.latest()
+        if checkpoint is not None:
+            store.check_fingerprint(checkpoint)
+            store.check_data(checkpoint, loader.fingerprint())
+    final = store.job_dir / "final"
+    if checkpoint is not None and checkpoint.step >= horizon.total_steps and final.exists():
+        report.summary(f"already done: {checkpoint.step} of {horizon.total_steps} steps", {"model": str(final)})
+        return ExitCode.DONE
+    placement = plan(job)
+    with ExitStack() as stack:
+        with report.phase("placement"):
+            cluster = stack.enter_context(open_cluster(job, base_dir, placement, store.job_dir))
+        report.display.header(f"RLHFJob {job.metadata.namespace}/{job.metadata.name}", header(job, placement, cluster, horizon, prepared, store, ports.progress))
+        with report.phase("load"):
+            cluster.load(horizon.total_updates, checkpoint.path if checkpoint is not None else None)
+            steps_and_updates = (horizon.total_steps, horizon.total_updates)
+            parts = stack.enter_context(assemble(job, base_dir, tokenizer, cluster, loader, store, report, stop, steps_and_updates))
+        state = start_state(job, horizon, loader, parts.rewards, store, checkpoint)
+        report.resume(state.step, checkpoint)
+        report.begin(horizon.total_steps, horizon.total_updates, state.step, state.updates, prepared.counts)
+        if checkpoint is not None:
+            report.display.notice(f"continuing after step {state.step} from {checkpoint.path}")
+        rl.train(parts.loop, state, parts.metrics_of)
+        facts = {"folder": str(store.job_dir)}
+        if spec.checkpoint.export_hugging_face:
+            with report.phase("export"):
+                facts["model"] = str(cluster.export(store))
+    report.summary("done", {**facts, "curve": str(store.job_dir / "reward.png")})
+    return ExitCode.DONE
+
+
+def horizon_of(job: RLHFJob, loader: PromptLoader) -> Horizon:
+    spec, rollout = job.spec, job.spec.rl.rollout
+    training = spec.training
+    steps = schedule.total_steps(loader.draws_per_epoch, rollout.prompts_per_step, training.epochs, training.max_steps)
+    updates = schedule.total_updates(
+        loader.draws_per_epoch,
+        prompts_per_step=rollout.prompts_per_step,
+        samples_per_prompt=rollout.samples_per_prompt,
+        global_batch_size=training.global_batch_size,
+        epochs=training.epochs,
+        update_epochs=spec.rl.update_epochs,
+        max_steps=training.max_steps,
+    )
+    return Horizon(steps, updates)
+
+
+def start_state(
+    job: RLHFJob, horizon: Horizon, loader: PromptLoader, rewards: RewardPipeline, store: CheckpointStore, checkpoint: Checkpoint | None
+) -> rl.RlState:
+    """Where the loop begins: at zero, or where the checkpoint left it."""
+    if checkpoint is None:
+        return rl.RlState(0, horizon.total_steps, 0, kl_control.controller(job.spec.rl.kl))
+    saved = store.load_state(checkpoint)
+    loader.load_state_dict(saved["prompts"])
+    rewards.load_state_dict(saved["rewards"])
+    kl = kl_control.controller(job.spec.rl.kl, saved["kl"])
+    return rl.RlState(saved["step"], horizon.total_steps, saved["updates"], kl)
+
+
+def header(
+    job: RLHFJob, placement: PlacementPlan, cluster: Cluster, horizon: Horizon, prepared: PreparedData, store: CheckpointStore, port: int
+) -> Mapping[str, str]:
+    spec, rollout = job.spec, job.spec.rl.rollout
+    groups = ", ".join(f"{group.name} x {group.ranks}" for group in placement.groups)
+    filtered = {key: count for key, count in prepared.counts.items() if key not in ("rows", "prompts") and count}
+    return {
+        "algorithm": f"{spec.rl.algorithm} ({spec.rl.advantage.estimator}, KL {spec.rl.kl.coef:g} in the {spec.rl.kl.placement})"
+        if spec.rl.kl.coef
+        else f"{spec.rl.algorithm} ({spec.rl.advantage.estimator}, no KL)",
+        "model": spec.models.actor.path,
+        "data": f"{prepared.counts['prompts']} prompts" + "".join(f", {count} {key.replace('_', ' ')}" for key, count in filtered.items()),
+        "batch": f"{rollout.prompts_per_step} prompts x {rollout.samples_per_prompt} samples, {spec.training.global_batch_size} rollouts an update",
+        "length": f"{horizon.total_steps} steps, {horizon.total_updates} updates",
+        "devices": f"{cluster.device}, {cluster.dtype_name}; workers {groups}; {placement.engines} vLLM engine(s) x {placement.tensor_parallel}",
+        "folder": f"{store.job_dir} (attempt {store.attempt})",
+        "progress": f"http://127.0.0.1:{port}/progress",
+    }
+
+
+def _store(job: RLHFJob, folder: Path, options: RunOptions) -> CheckpointStore:
+    dtype = precision.choose(job.spec.training.precision, "cpu")
+    return CheckpointStore(
+        folder,
+        job_uid=options.job_uid,
+        attempt=options.attempt,
+        fingerprint=fingerprint(job, precision.name(dtype)),
+        keep_last=job.spec.checkpoint.keep_last,
+        world_size=job.spec.placement.actor.total,
+        zero_stage=job.spec.training.deepspeed.zero_stage,
+    )
+
+
+def _text(error: BaseException) -> str:
+    return str(error) if isinstance(error, JobError) else f"{type(error).__name__}: {error}"
+

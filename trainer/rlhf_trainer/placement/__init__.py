@@ -1,0 +1,1 @@
+"""From the placement plan to Ray placement groups and actors."""

@@ -1,0 +1,75 @@
+"""Ray placement groups for the pools of a plan, or one clear line why they cannot be had."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+
+from rlhf_api.plan import PlacementPlan, PoolPlan
+from rlhf_trainer.errors import ConfigError, RetryError
+
+
+def bundles(pool: PoolPlan, device: str) -> list[dict[str, float]]:
+    """One bundle a device, so that halves of one device can never land on two."""
+    one = {"CPU": 1.0} if device == "cpu" else {"CPU": 1.0, "GPU": 1.0}
+    return [dict(one) for _ in range(pool.devices)]
+
+
+def resources(pool: PoolPlan, device: str) -> dict[str, float]:
+    """What one process of the pool asks Ray for: all of its bundle, or half where workers and engines take turns."""
+    share = 0.5 if pool.shared else 1.0
+    return {"num_cpus": share} if device == "cpu" else {"num_cpus": share, "num_gpus": share}
+
+
+def shortage(plan: PlacementPlan, device: str, total: Mapping[str, float], nodes: list[Mapping[str, float]]) -> str | None:
+    """What is missing in words, or None. ``total`` and ``nodes`` are Ray resource maps of the cluster and of each node."""
+    key = "CPU" if device == "cpu" else "GPU"
+    need, have = plan.devices, total.get(key, 0.0)
+    if need <= have:
+        return None
+    pools = ", ".join(f"{pool.name} {pool.devices}" for pool in plan.pools)
+    there = "; ".join(f"node {i + 1}: {node.get(key, 0.0):g}" for i, node in enumerate(nodes)) or "no nodes"
+    hint = "colocate: all shares them, or fewer ranks or engines"
+    if device == "cpu":
+        hint += "; `rlhf run --cpus N` lets ranks share cores"
+    return f"spec.placement: needs {need} {key}s ({pools}), there are {have:g} ({there}).\n  Nearest: {hint}."
+
+
+def reserve(plan: PlacementPlan, device: str, timeout_seconds: float) -> dict[str, PlacementGroup]:
+    """Pool name -> ready placement group.
+
+    Raises ConfigError at once where the cluster is too small as a whole, RetryError when it stays busy for
+    ``timeout_seconds``: on a cluster the missing node may still come.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    lacking = shortage(plan, device, ray.cluster_resources(), _nodes())
+    local = len(_nodes()) == 1
+    while lacking and not local and time.monotonic() < deadline:
+        time.sleep(2.0)
+        lacking = shortage(plan, device, ray.cluster_resources(), _nodes())
+    if lacking:
+        raise ConfigError(lacking) if local else RetryError(lacking)
+    groups = {pool.name: placement_group(bundles(pool, device), strategy="PACK", name=f"rlhf-{pool.name}") for pool in plan.pools}
+    for name, group in groups.items():
+        if not group.wait(timeout_seconds=max(1.0, deadline - time.monotonic())):
+            for other in groups.values():
+                remove_placement_group(other)
+            raise RetryError(
+                f"spec.placement: pool {name!r} of {len(group.bundle_specs)} bundles {group.bundle_specs[0]} was not placed within "
+                f"{timeout_seconds:g} s.\n  Free now: {ray.available_resources()}."
+            )
+    return groups
+
+
+def ranked_bundles(group: PlacementGroup) -> list[int]:
+    """Bundle indices ordered so that neighbouring ranks share a node."""
+    nodes: dict[int, Any] = placement_group_table(group)["bundles_to_node_id"]
+    return sorted(nodes, key=lambda index: (str(nodes[index]), index))
+
+
+def _nodes() -> list[Mapping[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]

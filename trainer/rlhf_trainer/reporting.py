@@ -1,0 +1,107 @@
+"""One place that tells everybody how a job goes: metrics.jsonl, TensorBoard, /progress, /metrics, the terminal, driver.log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from rlhf_api.progress import CommittedCheckpoint, Failure, Progress, Updates
+from rlhf_trainer.checkpoint.store import Checkpoint
+from rlhf_trainer.errors import JobError
+from rlhf_trainer.telemetry import metrics as metric_files
+from rlhf_trainer.telemetry import plot
+from rlhf_trainer.telemetry.display import Display
+from rlhf_trainer.telemetry.log import EventLog
+from rlhf_trainer.telemetry.metrics import MetricsLog
+from rlhf_trainer.telemetry.phases import Phases
+from rlhf_trainer.telemetry.progress_server import Ports, ProgressServer
+from rlhf_trainer.telemetry.summary import summarize
+
+
+class Reporter(AbstractContextManager["Reporter"]):
+    """Open for the whole life of a driver. ``phase`` times a stage and beats its heart."""
+
+    def __init__(self, folder: Path, log: EventLog, job_uid: str, attempt: int, *, tensorboard: bool, title: str) -> None:
+        self.folder = folder
+        self.log = log
+        self.title = title
+        self.phase = Phases()
+        self.progress = Progress(job_uid=job_uid, attempt=attempt)
+        self.metrics = MetricsLog(folder, tensorboard)
+        self.display = Display(self.phase)
+        self._server: ProgressServer | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Reporter:
+        self._stack.enter_context(self.metrics)
+        self._stack.enter_context(self.display)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._server is not None:
+            self._server.stop()
+        self._stack.close()
+
+    def serve(self, token: str | None, host: str, progress_port: int | None, metrics_port: int | None) -> Ports:
+        self._server = ProgressServer(token, self.phase, self.progress, progress_port, metrics_port, host)
+        return self._server.start()
+
+    def resume(self, step: int, checkpoint: Checkpoint | None) -> None:
+        """Forget what a lost attempt wrote beyond ``step``."""
+        self.metrics.truncate_after(step if checkpoint is not None else -1)
+        history = metric_files.read(self.metrics.path)
+        for row in history:
+            self.display.remember(row)
+        if checkpoint is not None:
+            self._publish(step=step, checkpoint=committed(checkpoint))
+
+    def begin(self, total_steps: int, planned_updates: int, step: int, updates: int, counts: Mapping[str, int]) -> None:
+        self._publish(
+            step=step, total_steps=total_steps, updates=Updates(planned=planned_updates, done=updates), counts=dict(counts)
+        )
+        self.display.begin(total_steps, step)
+
+    def step(self, step: int, epoch: int, updates: int, metrics: Mapping[str, float], counts: Mapping[str, int]) -> None:
+        """One finished step; step 0 is the evaluation before training."""
+        row = {"epoch": epoch, **metrics}
+        self.metrics.append(step, row)
+        self.log.event("step", step=step, **{key: value for key, value in row.items() if not key.startswith("timing_s/")})
+        if step:
+            self.display.step(step, row)
+        else:
+            self.display.evaluation(step, row)
+        planned = self.progress.updates.planned
+        self._publish(
+            step=step,
+            epoch=epoch,
+            updates=Updates(planned=planned, done=updates),
+            metrics=metric_files.finite(metrics),
+            eta=self.display.eta_seconds,
+            counts=dict(counts),
+        )
+        plot.reward_curve(self.metrics.path, self.folder / "reward.png", self.title)
+
+    def committed(self, checkpoint: Checkpoint) -> None:
+        self._publish(checkpoint=committed(checkpoint))
+        self.log.event("checkpoint", step=checkpoint.step, path=checkpoint.path)
+
+    def failed(self, error: BaseException, exit_code: int) -> None:
+        stage = self.phase.failed_in or self.phase.current
+        message = str(error) if isinstance(error, JobError) else f"{type(error).__name__}: {error}"
+        self._publish(failure=Failure(exit_code=exit_code, stage=stage, message=message))
+        self.log.failure("failed", error, phase=stage, exit_code=exit_code)
+
+    def summary(self, outcome: str, facts: Mapping[str, str], good: bool = True) -> None:
+        rows = metric_files.read(self.metrics.path)
+        self.display.summary(outcome, {**summarize(rows), **facts}, good)
+
+    def _publish(self, **changes: object) -> None:
+        self.progress = self.progress.model_copy(update=changes)
+        if self._server is not None:
+            self._server.update(self.progress)
+
+
+def committed(checkpoint: Checkpoint) -> CommittedCheckpoint:
+    return CommittedCheckpoint(step=checkpoint.step, path=str(checkpoint.path), committed_at=checkpoint.manifest.committed_at)

@@ -1,0 +1,95 @@
+"""``rlhf run FILE``: the same driver as on a cluster, on a Ray that lives as long as the command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlhf_api import manifest
+from rlhf_api.exit_codes import ExitCode
+from rlhf_api.resolve import to_yaml
+from rlhf_api.spec import RLHFJob
+from rlhf_trainer import cleanup
+
+OBJECT_STORE_BYTES = 512 << 20
+"""Rows and log-probs travel through Ray; weights do not."""
+
+
+class RunCommand:
+    """Joined to ``rlhf`` by the entry-point group ``rlhf.commands``."""
+
+    help = "run a job on this machine"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("file", type=Path, metavar="FILE", help="manifest (YAML)")
+        parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="PATH=VALUE", help="override a field; may repeat")
+        parser.add_argument("--fresh", action="store_true", help="start anew; a former run of the same job is set aside, not deleted")
+        parser.add_argument("--cpus", type=int, metavar="N", help="CPUs that Ray may share out (default: those of this machine)")
+        parser.add_argument("--progress-port", type=int, metavar="PORT", help="port of /progress (default: 8290, or the next free one)")
+        parser.add_argument("--metrics-port", type=int, metavar="PORT", help="port of /metrics and /healthz (default: 8291, or the next free one)")
+
+    def execute(self, args: argparse.Namespace) -> int:
+        try:
+            loaded = manifest.load(args.file, args.overrides)
+        except manifest.ManifestError as error:
+            print(error, file=sys.stderr)
+            return ExitCode.CONFIG
+        for warning in loaded.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        job = with_uid(loaded.job)
+        mark = cleanup.new_mark()
+        os.environ.update(cleanup.marked_environment(mark))
+        with cleanup.Guardian.start(mark, remove=[cleanup.ray_folder(mark)]), local_ray(mark, args.cpus):
+            # Imported after the checks: torch alone takes seconds, and a typo should not.
+            from rlhf_trainer.driver import RunOptions, job_folder, run
+
+            folder = job_folder(job)
+            options = RunOptions(
+                job_uid=job.metadata.uid or "",
+                fresh=args.fresh,
+                progress_port=args.progress_port,
+                metrics_port=args.metrics_port,
+                resolved=to_yaml(job),
+            )
+            return run(job, loaded.materialize(folder.parent / f".{folder.name}-files").absolute(), options)
+
+
+def with_uid(job: RLHFJob) -> RLHFJob:
+    """A local job has no API server that gives it a UID."""
+    if job.metadata.uid:
+        return job
+    return job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": str(uuid.uuid4())})})
+
+
+@contextmanager
+def local_ray(mark: str, cpus: int | None) -> Iterator[None]:
+    """A Ray of our own in a folder of our own, so that nothing is shared with another run and nothing is left."""
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.pop("RAY_ADDRESS", None)
+    import ray
+
+    if not Path("/dev/nvidiactl").exists():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    ray.init(
+        address="local",
+        num_cpus=cpus or len(os.sched_getaffinity(0)),
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        log_to_driver=False,
+        logging_level="ERROR",
+        _temp_dir=str(cleanup.ray_folder(mark)),
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+RUN = RunCommand()
