@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
@@ -86,7 +86,7 @@ def _violation(path: Path, details: list[ErrorDetails]) -> Violation:
     if kind == "extra_forbidden":
         return Violation(dotted(path), _brief(value), "unknown field", _known_field(path))
     if kind == "missing":
-        return Violation(dotted(path), None, f"this field is required: {_about(path)}", None)
+        return Violation(dotted(path), None, f"this field is required: {_about(path)}", _example(path))
     if kind == "literal_error":
         return _literal(path, detail)
     if kind in _TYPES:
@@ -155,6 +155,12 @@ def _about(path: Path) -> str:
     info = field_at(path)
     text = info.description if info is not None and info.description else "see docs/reference.md"
     return " ".join(text.split()).rstrip(".")
+
+
+def _example(path: Path) -> str | None:
+    info = field_at(path)
+    choices = get_args(info.annotation) if info is not None and get_origin(info.annotation) is Literal else ()
+    return f"{path[-1]}: {' or '.join(map(str, choices))}" if choices else None
 
 
 def _default(path: Path, otherwise: str) -> str:

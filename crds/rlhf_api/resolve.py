@@ -35,13 +35,17 @@ DATA_SUFFIXES = (".jsonl", ".json", ".parquet")
 
 
 def resolve(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest's mapping with the preset's values under the user's own. Anything malformed is left for validation."""
+    """A manifest's mapping with the preset's values under the user's own. Anything malformed is left for validation.
+
+    ``status`` is dropped: the manifest may be what ``kubectl get -o yaml`` printed.
+    """
+    raw = {key: value for key, value in raw.items() if key != "status"}
     spec = raw.get("spec")
     rl = spec.get("rl") if isinstance(spec, Mapping) else None
     name = rl.get("algorithm") if isinstance(rl, Mapping) else None
     preset = PRESETS.get(name) if isinstance(name, str) else None
     if preset is None or not isinstance(spec, Mapping) or not isinstance(rl, Mapping):
-        return dict(raw)
+        return raw
     return {**raw, "spec": {**spec, "rl": _under(rl, preset.tree())}}
 
 

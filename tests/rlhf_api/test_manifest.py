@@ -120,6 +120,12 @@ def test_section_of_another_type_is_one_fault(tmp_path: Path, broken: tuple[str,
     assert [each.field for each in _faults(tmp_path, text)] == [f"spec.{section}"]
 
 
+def test_object_read_back_from_the_api_server_is_a_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB.replace("  name: example", "  name: example\n  resourceVersion: '7'\n  uid: u") + "status: {phase: Running}\n")
+    assert manifest.load(path).job.metadata.uid == "u"
+
+
 def test_override_is_applied_before_validation(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(JOB)

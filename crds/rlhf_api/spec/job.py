@@ -73,6 +73,13 @@ class JobSpec(Strict):
 
 class RLHFJob(Strict):
     api_version: Literal["rlhf.dev/v1alpha1"]
+    """Version of this contract."""
+
     kind: Literal["RLHFJob"]
+    """Kind of object."""
+
     metadata: Metadata
+    """Name and namespace."""
+
     spec: JobSpec
+    """What to train, on what, where."""
