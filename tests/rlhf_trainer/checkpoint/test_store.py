@@ -249,15 +249,6 @@ def test_export_replaces_the_final_model_as_a_whole(tmp_path):
     assert leftovers(tmp_path) == []
 
 
-def test_discard_starts_afresh_with_the_next_attempt(tmp_path):
-    store = claimed(tmp_path)
-    save(store, 1)
-    fresh = claimed(tmp_path)
-    fresh.discard()
-    assert fresh.latest() is None
-    assert fresh.attempt == 2
-
-
 def test_older_attempt_cannot_commit(tmp_path):
     old = claimed(tmp_path)
     save(old, 1)

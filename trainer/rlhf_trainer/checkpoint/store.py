@@ -198,14 +198,6 @@ class CheckpointStore:
             self._abandon(temporary, error, name)
             raise
 
-    def discard(self) -> None:
-        """Remove every checkpoint and the final model: ``--fresh``. Oldest first, so a kill half way leaves the newest."""
-        claims.ensure(self.job_dir, self._held())
-        for step in self.steps():
-            self._retire(folder_name(step))
-        if (self.job_dir / "final").exists():
-            self._retire("final")
-
     def _held(self) -> claims.Claim:
         if self._claim is None:
             raise RuntimeError("CheckpointStore.claim() was not called")
