@@ -1,4 +1,4 @@
-"""Stand-ins at both ends of a sync that run without vLLM and DeepSpeed."""
+"""Stand-ins at both ends of a sync that run without vLLM, DeepSpeed and transformers."""
 
 from __future__ import annotations
 
@@ -7,44 +7,47 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from engine_support import perturb
-from transformers import AutoModelForCausalLM
 
+from rlhf_trainer.sync.backends import shm
 from rlhf_trainer.sync.buckets import Layout, views
 
 
-class HfWorker:
-    """A rank that holds the whole model, with the part of ModelWorker that a sync uses."""
+class TensorWorker:
+    """A rank that holds some tensors, with the part of ModelWorker that a sync uses."""
 
-    def __init__(self, folder: str) -> None:
-        torch.set_num_threads(1)
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        shapes = {
+            "model.embed_tokens.weight": (128, 64),
+            "a.weight": (64, 64),
+            "a.bias": (64,),
+            "b.weight": (64, 256),
+            "norm.weight": (64,),
+        }
+        self.tensors = {name: torch.randn(shape) for name, shape in shapes.items()}
 
     def weight_metadata(self, role: str) -> list[tuple[str, str, tuple[int, ...]]]:
-        return [(name, str(p.dtype).removeprefix("torch."), tuple(p.shape)) for name, p in self.model.named_parameters()]
+        return [(name, "float32", tuple(tensor.shape)) for name, tensor in self.tensors.items()]
 
     def iter_buckets(self, role: str, bucket_bytes: int) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        bucket: list[tuple[str, torch.Tensor]] = []
-        for name, parameter in self.model.named_parameters():
-            bucket.append((name, parameter.detach()))
-            if sum(tensor.nbytes for _, tensor in bucket) >= bucket_bytes:
-                yield bucket
-                bucket = []
-        if bucket:
-            yield bucket
+        yield from ([item] for item in self.tensors.items())
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(self, *args)
 
-    def train(self, seed: int) -> None:
-        """Every parameter moves, as after an optimizer step."""
-        perturb(self.model, 0.02, seed)
+    def train(self) -> dict[str, torch.Tensor]:
+        for tensor in self.tensors.values():
+            tensor.add_(1.0)
+        return self.tensors
 
 
 class TensorEngine:
     """An engine that keeps what it receives in a dict."""
 
-    def __init__(self, fails_at: str = "", hangs_at: str = "") -> None:
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self, fails_at: str = "", hangs_at: str = "") -> None:
         self.fails_at, self.hangs_at = fails_at, hangs_at
         self.calls: list[str] = []
         self.held: dict[str, torch.Tensor] = {}
@@ -72,8 +75,6 @@ class TensorEngine:
         self._enter("start")
 
     def update_weights(self, info: dict[str, Any]) -> None:
-        from rlhf_trainer.sync.backends import shm
-
         self._enter("update")
         plan = Layout(
             tuple(info["names"]), tuple(info["dtype_names"]), tuple(map(tuple, info["shapes"])), tuple(info["offsets"]), info["size_bytes"]
@@ -86,3 +87,8 @@ class TensorEngine:
 
     def recorded(self) -> tuple[list[str], dict[str, torch.Tensor], int]:
         return self.calls, {name: tensor.clone() for name, tensor in self.held.items()}, self.version
+
+
+def layout_of(info: dict[str, Any]) -> Layout:
+    shapes = tuple(tuple(shape) for shape in info["shapes"])
+    return Layout(tuple(info["names"]), tuple(info["dtype_names"]), shapes, tuple(info["offsets"]), info["size_bytes"])

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 import ray
+import torch
 from engine_support import gap, make_model, perturb, requests_of, start_engine
-from sync_fakes import HfWorker
+from hf_worker import HfWorker, shift
 
+from rlhf_api.spec import RLHFJob
+from rlhf_trainer.placement.spawn import environment, free_port
 from rlhf_trainer.sync.coordinator import WeightMismatchError, WeightSync
+from rlhf_trainer.training.worker import ModelWorker, WorkerSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sync_ray")]
 
@@ -28,6 +32,7 @@ def without_repack(engine: Any) -> None:
 def test_logprobs_agree_after_each_sync(tmp_path: Path, family: str, tied: bool, backend: str) -> None:
     model = make_model(tmp_path / "model", family, tied=tied)
     worker = ray.remote(num_cpus=0)(HfWorker).remote(str(tmp_path / "model"))
+    ray.get(worker.weight_metadata.remote("actor"), timeout=300)
     engine = start_engine(tmp_path / "model", weight_sync=backend)
     sync = WeightSync([worker], [engine], backend=backend, timeout_seconds=60, bucket_bytes=64 << 10)
     sync.connect()
@@ -55,3 +60,44 @@ def test_logprobs_agree_after_each_sync(tmp_path: Path, family: str, tied: bool,
             sync.push(4)
     ray.kill(engine)
     ray.kill(worker)
+
+
+def test_sharded_trainer_of_two_ranks_reaches_the_engine(tmp_path: Path) -> None:
+    """DeepSpeed ZeRO-3: parameters are gathered by both ranks, bucket by bucket, and sent by the first."""
+    model = make_model(tmp_path / "model", "qwen2", tied=True)
+    job = RLHFJob.model_validate(
+        {
+            "apiVersion": "rlhf.dev/v1alpha1",
+            "kind": "RLHFJob",
+            "metadata": {"name": "test"},
+            "spec": {
+                "rl": {"algorithm": "grpo"},
+                "models": {"actor": {"path": str(tmp_path / "model")}},
+                "data": {"datasets": [{"path": "x.jsonl"}]},
+                "training": {"precision": "fp32", "deepspeed": {"zeroStage": 3}},
+            },
+        }
+    )
+    hosted = ray.remote(num_cpus=0)(ModelWorker).options(runtime_env={"env_vars": environment("cpu", 1)})
+    workers = [hosted.remote(WorkerSettings(job, str(tmp_path), ("actor",), rank, 2, local_rank=rank)) for rank in range(2)]
+    port = ray.get(workers[0].call.remote(free_port), timeout=300)
+    ray.get([worker.setup.remote("127.0.0.1", port) for worker in workers], timeout=300)
+    ray.get([worker.load.remote("actor", 10) for worker in workers], timeout=300)
+    engine = start_engine(tmp_path / "model", load_weights=False)
+    sync = WeightSync(workers, [engine], backend="shm", timeout_seconds=120, bucket_bytes=128 << 10)
+    sync.connect()
+    requests = requests_of()
+    for version in (1, 2):
+        stats = sync.push(version, check_all=True)
+        assert stats.bytes == sum(parameter.nbytes for parameter in model.parameters())
+        assert gap(model, requests, ray.get(engine.generate.remote(requests))) < 1e-4
+        ray.get([worker.call.remote(shift, 0.02) for worker in workers])
+        shift_model(model, 0.02)
+    for actor in (*workers, engine):
+        ray.kill(actor)
+
+
+def shift_model(model: Any, size: float) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + size)

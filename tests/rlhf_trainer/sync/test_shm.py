@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from sync_fakes import layout_of
 
 from rlhf_trainer.sync.backends import shm
-from rlhf_trainer.sync.buckets import Layout, views
+from rlhf_trainer.sync.buckets import views
 
 
 def test_reader_sees_what_was_written_and_keeps_it_after_the_sender_lets_go() -> None:
@@ -17,7 +18,7 @@ def test_reader_sees_what_was_written_and_keeps_it_after_the_sender_lets_go() ->
     held = dict(views(shm.attach(info["path"], info["size_bytes"]), layout_of(info)))["w"]
     transport.release()
     assert torch.equal(held, sent)
-    with pytest.raises(OSError):
+    with pytest.raises(FileNotFoundError):
         shm.attach(info["path"], info["size_bytes"])
 
 
@@ -46,8 +47,3 @@ def test_interrupted_sync_is_dropped_by_the_next() -> None:
     paths = [transport.stage([("w", torch.zeros(4))])["path"] for _ in range(3)]
     transport.reset()
     assert not any(os.path.exists(path) for path in paths)
-
-
-def layout_of(info: dict) -> Layout:
-    shapes = tuple(tuple(shape) for shape in info["shapes"])
-    return Layout(tuple(info["names"]), tuple(info["dtype_names"]), shapes, tuple(info["offsets"]), info["size_bytes"])
