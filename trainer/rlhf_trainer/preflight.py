@@ -18,7 +18,7 @@ from rlhf_trainer.data import prepare, sources
 from rlhf_trainer.data.rendering import Renderer
 from rlhf_trainer.data.sources import Table
 from rlhf_trainer.errors import ConfigError, DataError, JobError
-from rlhf_trainer.rewards.function_host import RewardError
+from rlhf_trainer.rewards.function_host import RewardContractError, RewardError
 from rlhf_trainer.rewards.outcomes import evaluate
 from rlhf_trainer.rewards.pipeline import columns_of, describe_row, host_of
 from rlhf_trainer.types import Prompt, Rollout
@@ -141,7 +141,7 @@ def _check_rewards(job: RLHFJob, base_dir: Path, prompts: Sequence[Prompt], toke
                     if problem is not None:
                         raise problem
         except RewardError as error:
-            hint = "make the function accept these rows: it is tried with each row's label as the response" if rollouts else None
+            hint = None if isinstance(error, RewardContractError) else "accept these rows: each row's label stands in for the response"
             faults.append(DataError(Violation(f"{field}.function.file", source.function.file, str(error).rstrip("."), hint)))
         except DataError as error:
             faults.append(error)

@@ -186,15 +186,16 @@ def describe(error: BaseException, path: str) -> dict[str, Any]:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     own = [frame for frame in frames if frame.filename == path] or frames
     line = own[-1].lineno if own else None
+    message = str(error)
     if isinstance(error, SyntaxError) and error.filename == path:
-        line = error.lineno
+        line, message = error.lineno, error.msg
     code = (linecache.getline(path, line).strip() or None) if line else None
     kept = traceback.TracebackException.from_exception(error)
     kept.stack = traceback.StackSummary.from_list(frames)
     return {
         "contract": isinstance(error, ContractError),
         "type": type(error).__name__,
-        "message": str(error)[:2000],
+        "message": message[:2000],
         "file": own[-1].filename if own else path,
         "line": line,
         "code": code,

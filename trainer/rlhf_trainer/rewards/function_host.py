@@ -111,7 +111,8 @@ class FunctionHost:
             "kwargs": {name: list(columns[name]) for name in binding.keywords},
         }
         limit = timeout_seconds or self.timeout_seconds
-        reply = self._exchange(request, limit, f"one call with {len(columns['queries'])} rollouts")
+        size = len(columns["queries"])
+        reply = self._exchange(request, limit, f"one call with {size} {'rollout' if size == 1 else 'rollouts'}")
         self._warn_about(reply.get("other_keys", []))
         scores = reply.get("scores")
         logs = {key: _received(value) for key, value in reply.get("extra_logs", {}).items()}

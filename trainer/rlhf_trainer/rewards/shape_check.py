@@ -45,15 +45,16 @@ def receive(value: object) -> Received:
 
 def scalars(received: Received, expected: int) -> list[Scalar]:
     """``expected`` numbers from any shape with one non-trivial axis: ``(k,)``, ``(k, 1)``, ``(1, k)``."""
+    wanted = "1 number for 1 rollout" if expected == 1 else f"{expected} numbers, one a rollout,"
     shape = received.shape
     axes = [size for size in shape or () if size != 1]
     is_row = bool(shape) and (axes == [expected] or (not axes and expected == 1))
     if not is_row:
-        raise ShapeError(f"expected {expected} numbers, one a rollout, and got {received}")
+        raise ShapeError(f"expected {wanted} and got {received}")
     flat = list(_leaves(received.values))
     for row, value in enumerate(flat):
         if value is not None and not isinstance(value, int | float):
-            raise ShapeError(f"expected {expected} numbers, and row {row} is {value!r} ({type(value).__name__})")
+            raise ShapeError(f"expected {wanted} and row {row} is {value!r} ({type(value).__name__})")
     return [None if value is None else float(value) for value in flat]
 
 
