@@ -119,7 +119,7 @@ def test_guardian_ends_everything_when_the_driver_is_killed(mark, tmp_path, how)
 
 
 def test_guardian_sees_the_death_of_a_driver_whose_fork_still_holds_the_pipe(mark, tmp_path):
-    end = "print(os.fork(), flush=True); time.sleep(60)"
+    end = "os.write(1, b'%d\\n' % os.fork()); time.sleep(60)"
     driver, guardian, pids = start_driver(mark, tmp_path / mark, end)
     fork = max(int(driver.stdout.readline()) for _ in range(2))
     driver.kill()
