@@ -30,6 +30,7 @@ def ppo_of(log_ratio: float, advantage: float, **fields: Any) -> PolicyLoss:
         (0.5, 1, {"clip_high": 0.28}, -1.28),
         (-1.5, -1, {"clip_low": 0.3}, 0.7),
         (1.9, -1, {"dual_clip": 3.0}, 3.0),
+        (1.5, -1, {"dual_clip": 3.0}, 3.0),
         (1.9, -1, {}, math.exp(1.9)),
         (1.9, 1, {"dual_clip": 3.0}, -1.2),
         (0.5, -2, {"dual_clip": 3.0}, 2 * math.exp(0.5)),

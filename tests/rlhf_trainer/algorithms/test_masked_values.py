@@ -59,6 +59,12 @@ def test_f17_rc44_masked_value_does_not_reach_the_loss(name: str, bad: float) ->
 
 
 @pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "entropy"])
+def test_f17_rc44_masked_positions_of_a_per_token_loss_are_zero(name: str, bad: float) -> None:
+    assert LOSSES[name](pair(NEW, bad), pair(OLD, bad))[0, 1] == 0
+
+
+@pytest.mark.parametrize("bad", BAD)
 def test_f17_rc44_masked_value_in_the_trained_tensor_itself(bad: float) -> None:
     total = denominators(list(MASK.numpy()), "token-mean")
     new = pair(NEW, bad).requires_grad_()
