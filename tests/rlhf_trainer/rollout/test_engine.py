@@ -133,17 +133,6 @@ def test_rc38_tokenizer_larger_than_the_embedding_is_refused_with_both_numbers(r
         start_refused(folder)
 
 
-@pytest.mark.slow
-def test_folder_without_tokenizer_or_weights_is_one_line(rollout_ray: None, tmp_path: Path) -> None:
-    folder = tiny.make(tmp_path / "bare", layers=2)
-    for file in folder.glob("*.safetensors"):
-        file.unlink()
-    with pytest.raises(ConfigError) as caught:
-        start_refused(folder)
-    assert len(str(caught.value).splitlines()) == 1
-    assert str(folder) in str(caught.value)
-
-
 def start_refused(folder: Path) -> None:
     try:
         start_engine(folder)

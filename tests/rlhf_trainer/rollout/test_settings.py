@@ -51,9 +51,13 @@ def test_engine_args_reach_vllm() -> None:
     assert engine_arguments(settings, SMOLLM2, 8 << 30)["max_num_batched_tokens"] == 4096
 
 
-def test_folder_without_a_model_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no config\.json"):
+@pytest.mark.parametrize(("files", "fault"), [((), r"no config\.json"), (("config.json",), "no weights")])
+def test_incomplete_folder_is_refused_before_anything_is_loaded(tmp_path: Path, files: tuple[str, ...], fault: str) -> None:
+    for file in files:
+        (tmp_path / file).write_text("{}")
+    with pytest.raises(ConfigError, match=fault) as caught:
         RolloutEngine(EngineSettings(model=str(tmp_path), max_length=64)).start()
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_long_errors_shrink_to_the_informative_line() -> None:

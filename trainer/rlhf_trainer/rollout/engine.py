@@ -47,9 +47,7 @@ class RolloutEngine:
     def start(self) -> EngineInfo:
         """Load the model. Raises ConfigError in one line when the folder or a setting is at fault."""
         settings = self.settings
-        folder = Path(settings.model)
-        if folder.is_dir() and not (folder / "config.json").is_file():
-            raise ConfigError(f"model folder {folder}: no config.json, so it is not a Hugging Face model folder")
+        check_folder(Path(settings.model), settings.load_weights)
         prepare_environment(settings)
         from transformers import AutoConfig
         from vllm import LLM
@@ -158,6 +156,16 @@ class RolloutEngine:
             self._llm.llm_engine.engine_core.shutdown()
             self._llm = None
             gc.collect()
+
+
+def check_folder(folder: Path, with_weights: bool) -> None:
+    """What a local model folder must have; a hub id passes."""
+    if not folder.is_dir():
+        return
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"model folder {folder}: no config.json, so it is not a Hugging Face model folder")
+    if with_weights and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+        raise ConfigError(f"model folder {folder}: no weights (*.safetensors or *.bin)")
 
 
 def prepare_environment(settings: EngineSettings) -> None:
