@@ -1,14 +1,22 @@
-"""``rlhf run FILE``: the same driver as on a cluster, on a Ray that lives as long as the command."""
+"""``rlhf run FILE``: the same driver as on a cluster, on a Ray that lives as long as the command.
+
+Two processes: the command itself checks the manifest, watches and passes signals on; the driver runs in a session of its
+own with everything it starts, so that a Ctrl-C, or a SIGTERM to the whole process group, reaches the driver alone and Ray
+lives until the last checkpoint is written.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from rlhf_api import manifest
 from rlhf_api.exit_codes import ExitCode
@@ -41,22 +49,55 @@ class RunCommand:
             return ExitCode.CONFIG
         for warning in loaded.warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        job = with_uid(loaded.job)
-        mark = cleanup.new_mark()
-        os.environ.update(cleanup.marked_environment(mark))
-        with cleanup.Guardian.start(mark, remove=[cleanup.ray_folder(mark)]), local_ray(mark, args.cpus):
-            # Imported after the checks: torch alone takes seconds, and a typo should not.
-            from rlhf_trainer.driver import RunOptions, job_folder, run
+        return supervise(forwarded(args))
 
-            folder = job_folder(job)
-            options = RunOptions(
-                job_uid=job.metadata.uid or "",
-                fresh=args.fresh,
-                progress_port=args.progress_port,
-                metrics_port=args.metrics_port,
-                resolved=to_yaml(job),
-            )
-            return run(job, loaded.materialize(folder.parent / f".{folder.name}-files").absolute(), options)
+
+def forwarded(args: argparse.Namespace) -> list[str]:
+    """The command line again, for the driver's process."""
+    line = [str(args.file), *(word for override in args.overrides for word in ("--set", override))]
+    for flag, value in (("--cpus", args.cpus), ("--progress-port", args.progress_port), ("--metrics-port", args.metrics_port)):
+        line += [flag, str(value)] if value is not None else []
+    return [*line, "--fresh"] if args.fresh else line
+
+
+def supervise(arguments: list[str]) -> int:
+    """Run the driver in a session of its own; returns its exit code. Whatever happens here or there, nothing is left."""
+    mark = cleanup.new_mark()
+    environment = {**os.environ, **cleanup.marked_environment(mark)}
+    with cleanup.Guardian.start(mark, remove=[cleanup.ray_folder(mark)]):
+        command = [sys.executable, "-m", "rlhf_trainer.run", *arguments]
+        driver = subprocess.Popen(command, env=environment, start_new_session=True)
+
+        def pass_on(signum: int, _frame: FrameType | None) -> None:
+            driver.send_signal(signum)
+
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, pass_on)
+        code = driver.wait()
+    if code < 0:
+        print(f"the driver was ended by {signal.Signals(-code).name}; the same command continues from the last checkpoint", file=sys.stderr)
+        return 128 - code
+    return code
+
+
+def drive(args: argparse.Namespace) -> int:
+    """The driver's process."""
+    mark = os.environ[cleanup.MARK_VARIABLE]
+    loaded = manifest.load(args.file, args.overrides)
+    job = with_uid(loaded.job)
+    with local_ray(mark, args.cpus):
+        # Imported here: torch takes seconds, and the supervising process needs none of it.
+        from rlhf_trainer.driver import RunOptions, job_folder, run
+
+        folder = job_folder(job)
+        options = RunOptions(
+            job_uid=job.metadata.uid or "",
+            fresh=args.fresh,
+            progress_port=args.progress_port,
+            metrics_port=args.metrics_port,
+            resolved=to_yaml(job),
+        )
+        return run(job, loaded.materialize(folder.parent / f".{folder.name}-files").absolute(), options)
 
 
 def with_uid(job: RLHFJob) -> RLHFJob:
@@ -93,3 +134,9 @@ def local_ray(mark: str, cpus: int | None) -> Iterator[None]:
 
 
 RUN = RunCommand()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="rlhf run")
+    RUN.add_arguments(parser)
+    sys.exit(drive(parser.parse_args()))

@@ -98,10 +98,16 @@ def train(parts: RlParts, state: RlState, metrics_of: Callable[..., dict[str, fl
         with phase("evaluate"):
             evaluation = parts.outputs.evaluate(state)
         parts.outputs.report(state, evaluation)
+    refuse_to_go_on(parts, state)
     for state in steps(parts, state, metrics_of):
-        if parts.stop_requested() and not state.done:
-            raise StopRequested(f"stopped on request after step {state.step} of {state.total_steps}; the same command continues")
+        refuse_to_go_on(parts, state)
     return state
+
+
+def refuse_to_go_on(parts: RlParts, state: RlState) -> None:
+    """Between steps everything done so far is saved, so this is where a stop request is honoured."""
+    if parts.stop_requested() and not state.done:
+        raise StopRequested(f"stopped on request after step {state.step} of {state.total_steps}; the same command continues")
 
 
 def steps(parts: RlParts, state: RlState, metrics_of: Callable[..., dict[str, float]]) -> Iterator[RlState]:

@@ -1,0 +1,141 @@
+"""Whole jobs through the `rlhf run` command, on the tiny model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples" / "tiny"
+RUN_SECONDS = 900
+
+
+@dataclass
+class Run:
+    """One call of the command that has ended."""
+
+    code: int
+    output: str
+    folder: Path
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+    def series(self, key: str) -> list[float]:
+        return [row[key] for row in self.metrics if row.get(key) is not None]
+
+
+@dataclass
+class Jobs:
+    """Starts jobs in a folder of its own and ends what a failed test leaves."""
+
+    folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, example: str, *settings: str, flags: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        overrides = [word for setting in settings for word in ("--set", setting)]
+        command = [sys.executable, "-m", "rlhf_api.cli", "run", str(EXAMPLES / example), *overrides, *flags]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / root) for root in ("crds", "trainer", "operator"))}
+        # The fast lane pins one thread for its own process; a job decides for itself.
+        environment.pop("OMP_NUM_THREADS", None)
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.started.append(process)
+        return process
+
+    def finish(self, process: subprocess.Popen[str], name: str) -> Run:
+        output, _ = process.communicate(timeout=RUN_SECONDS)
+        return Run(process.returncode, output, self.folder / "runs" / "default" / name)
+
+    def run(self, example: str, *settings: str, flags: tuple[str, ...] = ()) -> Run:
+        """Run to the end."""
+        return self.finish(self.start(example, *settings, flags=flags), job_name(example))
+
+    def kill_driver(self, process: subprocess.Popen[str]) -> None:
+        """SIGKILL to the driver, the command's child that runs the job (its other child is the guardian)."""
+        for child in psutil.Process(process.pid).children():
+            if "rlhf_trainer.run" in child.cmdline():
+                child.kill()
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
+def job_name(example: str) -> str:
+    return str(yaml.safe_load((EXAMPLES / example).read_text())["metadata"]["name"])
+
+
+@pytest.fixture(scope="session")
+def tiny_models() -> Path:
+    """Models and data of examples/tiny, made once."""
+    subprocess.run([sys.executable, str(EXAMPLES / "make_tiny.py")], check=True, timeout=300)
+    return EXAMPLES
+
+
+@pytest.fixture(scope="session")
+def make_jobs(tmp_path_factory: pytest.TempPathFactory, tiny_models: Path) -> Iterator[Callable[[str], Jobs]]:
+    """``make_jobs(name)``: a folder of its own, closed at the end of the session."""
+    made: list[Jobs] = []
+
+    def make(name: str) -> Jobs:
+        made.append(Jobs(tmp_path_factory.mktemp(name)))
+        return made[-1]
+
+    yield make
+    for runner in made:
+        runner.close()
+
+
+@pytest.fixture
+def jobs(make_jobs: Callable[[str], Jobs]) -> Iterator[Jobs]:
+    runner = make_jobs("jobs")
+    yield runner
+    runner.close()
+
+
+@pytest.fixture
+def leftovers() -> Callable[[], list[str]]:
+    """Processes and Ray folders of runs that were not there when the test began."""
+    before = set(traces())
+
+    def new(wait_seconds: float = 20.0) -> list[str]:
+        deadline = time.monotonic() + wait_seconds
+        while (found := sorted(set(traces()) - before)) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return found
+
+    return new
+
+
+def traces() -> list[str]:
+    """Every process that carries a run's mark, and every Ray folder of a run."""
+    found = [str(path) for path in Path("/tmp").glob("rlhf-*") if path.is_dir() and (path / "session_latest").is_symlink()]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+            name = (process / "comm").read_text().strip()
+        except OSError:
+            continue
+        if b"\0RLHF_RUN_MARK=" in b"\0" + environment:
+            found.append(f"process {process.name} {name}")
+    return found
