@@ -109,6 +109,7 @@ def assemble(
             **sync,
             **evaluation,
             **throughput(timing, token_counts(experience.rollouts)),
+            **{f"perf/peak_memory_gb/{process}": peak / 1e9 for process, peak in cluster.peak_memory().items()},
             **timing,
         }
 

@@ -28,6 +28,8 @@ class Experience:
     """[N]; False for dropped, masked and empty rollouts."""
     zero_signal_groups: int
     too_small_groups: int
+    kl_k3_mean: float | None
+    """Mean k3 of old policy and reference over the action tokens; None where the old log-probs come with the update."""
 
 
 def needs_old_logprobs(rl: RlSpec, updates: int) -> bool:
@@ -94,6 +96,7 @@ def attach_advantages(
         has_loss=has_loss,
         zero_signal_groups=result.zero_signal_groups,
         too_small_groups=result.too_small_groups,
+        kl_k3_mean=kl_terms.mean_k3(old, ref, mask) if old is not None and ref is not None else None,
     )
 
 

@@ -65,15 +65,17 @@ class Learner:
         rl = self.spec.rl
         self.turn("update")
         actor_frozen = rl.advantage.estimator == "gae" and state.step < rl.value_loss.warmup_steps
-        stats: dict[str, float] = {"updates": 0.0, "kl_k3_mean": 0.0}
+        stats: dict[str, float] = {"updates": 0.0}
         for number, chunk in enumerate(self._chunks(experience, state.step), start=state.updates):
             if rl.advantage.estimator == "gae":
                 accumulate(stats, self._update_critic(chunk, number), prefix="critic_")
             if not actor_frozen:
                 accumulate(stats, self._update_actor(chunk, number, state.kl.coef))
             stats["updates"] += 1
-        if stats.get("tokens") and "kl_k3_sum" in stats:
-            stats["kl_k3_mean"] = stats["kl_k3_sum"] / stats["tokens"]
+        if experience.kl_k3_mean is not None:
+            stats["kl_k3_mean"] = experience.kl_k3_mean
+        elif stats.get("kl_tokens"):
+            stats["kl_k3_mean"] = stats["kl_k3_sum"] / stats["kl_tokens"]
         return stats
 
     def _update_actor(self, chunk: Sequence[TokenRow], number: int, kl_coef: float) -> dict[str, float]:

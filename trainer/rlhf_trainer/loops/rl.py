@@ -64,7 +64,9 @@ class RlState:
     def done(self) -> bool:
         return self.step >= self.total_steps
 
-    def advance(self, updates: int, kl: KlController) -> RlState:
+    def advance(self, updates: int, kl_k3_mean: float | None, num_rollouts: int) -> RlState:
+        """The state after a step. Without a measured KL (no reference, or a frozen actor) the controller stands still."""
+        kl = self.kl if kl_k3_mean is None else self.kl.update(kl_k3_mean, num_rollouts)
         return replace(self, step=self.step + 1, updates=self.updates + updates, kl=kl)
 
 
@@ -127,7 +129,7 @@ def steps(parts: RlParts, state: RlState, metrics_of: Callable[..., dict[str, fl
         with phase("sync"):
             sync = parts.weights.push(state.step + 1)
         before = state
-        state = state.advance(int(stats["updates"]), state.kl.update(stats["kl_k3_mean"], len(experience.rows)))
+        state = state.advance(int(stats["updates"]), stats.get("kl_k3_mean"), len(experience.rows))
         evaluation: Mapping[str, float] = {}
         if parts.evaluates_at(state.step):
             with phase("evaluate"):

@@ -67,8 +67,8 @@ def update_metrics(stats: Mapping[str, float], experience: Experience) -> dict[s
             metrics["rollout/corrected_share"] = stats["corrected"] / tokens
         if "entropy_sum" in stats:
             metrics["actor/entropy"] = stats["entropy_sum"] / tokens
-        if "kl_k3_sum" in stats:
-            metrics["rollout/kl"] = stats["kl_k3_mean"]
+    if "kl_k3_mean" in stats:
+        metrics["rollout/kl"] = stats["kl_k3_mean"]
     if "critic_loss" in stats:
         metrics |= {
             "critic/loss": stats["critic_loss"] / updates,
