@@ -90,7 +90,7 @@ def test_rc52_nothing_to_predict_gives_a_connected_graph_with_zero_gradient(tiny
     rows = make_rows(lengths, [4] * len(lengths))
     module = policy(tiny_models, "qwen2-tied")
     packed = pack(rows)
-    logp, entropy = forward(module, packed)
+    logp, _ = forward(module, packed)
     torch.where(packed.mask, packed.to_rows(logp), 0.0).sum().backward()
     assert not packed.mask.any()
     assert all(bool((parameter.grad == 0).all()) for parameter in module.parameters())

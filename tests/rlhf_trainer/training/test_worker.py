@@ -13,6 +13,10 @@ from rlhf_trainer.training import state
 from rlhf_trainer.training.batching import plan
 
 STAGES = [0, 1, 2, 3]
+FP32 = [(stage, "fp32") for stage in STAGES]
+RESUMES = [*FP32, (0, "bf16"), pytest.param(1, "bf16", marks=pytest.mark.slow), (2, "bf16")]
+MOVES = [*FP32, (0, "bf16"), (2, "bf16"), (3, "bf16")]
+EXPORTS = [("qwen2-tied", 0), ("qwen2-untied", 0), ("llama-tied", 2), ("llama-untied", 2), ("qwen2-tied", 3), ("llama-untied", 3)]
 RL = {"policyLoss": {"entropyCoef": 0.01}, "kl": {"coef": 0.1}}
 
 
@@ -54,8 +58,8 @@ def test_zero_stages_agree_for_any_number_of_micro_batches(make_job, worker_of, 
         assert_close(after, results[0][1])
 
 
-def test_two_ranks_equal_one(make_job, worker_of, weights, make_training_rows, run_ranks):
-    """Stages 0, 2 and 3 in one pair of processes; one rank starts with an empty micro-batch."""
+def test_two_ranks_equal_one(make_job, worker_of, weights, make_training_rows, run_ranks, tmp_path):
+    """Stages 0, 2 and 3 in one pair of processes; one rank starts with an empty micro-batch, and one step has no action token."""
     rows = make_training_rows()
     rl = make_job(rl=RL).spec.rl
     jobs = [make_job(stage=stage, rl=RL) for stage in (0, 2, 3)]
@@ -68,6 +72,7 @@ def test_two_ranks_equal_one(make_job, worker_of, weights, make_training_rows, r
             ("update_actor", ([[], []], denominators([], "token-mean"), 0.1, 0.05, rl)),
             ("update_actor", (micro, counted(rows), 0.1, 0.05, rl)),
             ("weights", ("actor",)),
+            ("save", ("actor", str(tmp_path / "two"))),
         ]
         for micro in split
     ]
@@ -82,6 +87,23 @@ def test_two_ranks_equal_one(make_job, worker_of, weights, make_training_rows, r
         for number, one in ((0, first), (2, second)):
             assert sum(rank[number]["loss"] for rank in per_job) == pytest.approx(one["loss"], abs=1e-5)
             assert sum(rank[number]["tokens"] for rank in per_job) == one["tokens"]
+    with pytest.raises(ConfigError, match=r"spec\.placement\.actor.*2 ranks, ZeRO stage 2.*1 ranks, ZeRO stage 2"):
+        worker_of(jobs[1], "actor", resume=str(tmp_path / "two-1"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_two_ranks_resume_bit_for_bit(make_job, make_training_rows, run_ranks, tmp_path, stage):
+    rows, job = make_training_rows(), make_job(stage=stage, rl=RL, optimizer={"eps": 1e-8})
+    folder = str(tmp_path / "two")
+    calls = []
+    for micro in plan(rows, 2, micro_batch_size=2):
+        step = ("update_actor", (micro, counted(rows), 0.1, 0.05, job.spec.rl))
+        reload = ("load", ("actor", 10, f"{folder}-0"))
+        calls.append([step, ("save", ("actor", folder)), step, ("weights", ("actor",)), reload, step, ("weights", ("actor",))])
+    for (results,) in run_ranks([job], ("actor",), calls):
+        assert results[5] == results[2]
+        assert all(np.array_equal(results[6][name], results[3][name]) for name in results[3])
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -138,12 +160,25 @@ def test_forward_passes_do_not_depend_on_micro_batches(make_job, worker_of, make
 def test_gradient_checkpointing_changes_nothing(make_job, worker_of, weights, make_training_rows):
     rows = make_training_rows()
     after = []
-    for checkpointing in (False, True):
-        job = make_job(rl=RL, gradientCheckpointing=checkpointing)
+    for stage, checkpointing in ((0, False), (0, True), (3, True)):
+        job = make_job(stage=stage, rl=RL, gradientCheckpointing=checkpointing)
         worker = worker_of(job, "actor")
         update(worker, rows, job.spec.rl)
         after.append(weights(worker))
     assert_close(after[1], after[0], 1e-6)
+    assert_close(after[2], after[0], 1e-5)
+
+
+def test_frozen_roles_answer_alike_whole_and_sharded(make_job, worker_of, make_training_rows):
+    rows = make_training_rows()
+    models = {"reward": {"path": "value"}}
+    answers = []
+    for stage in (0, 3):
+        worker = worker_of(make_job(stage=stage, models=models), "reference", "reward")
+        logp = np.concatenate([values for _, values, _ in worker.logprobs("reference", [rows, []], 1.0)])
+        answers.append((logp, [score for _, score in worker.scores("reward", [rows])]))
+    np.testing.assert_allclose(answers[1][0], answers[0][0], atol=1e-6)
+    np.testing.assert_allclose(answers[1][1], answers[0][1], atol=1e-6)
 
 
 def test_critic_learns_its_returns(make_job, worker_of, make_training_rows):
@@ -176,8 +211,7 @@ def test_rc02_reward_model_reads_at_an_appended_eos_that_no_row_keeps(make_job, 
     assert all((row.ids == ids).all() for row, ids in zip(rows, before, strict=True))
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
-@pytest.mark.parametrize("name", ["qwen2-tied", "qwen2-untied", "llama-tied", "llama-untied"])
+@pytest.mark.parametrize(("name", "stage"), EXPORTS)
 def test_rc23_exported_folder_loads_with_the_trained_logits(make_job, worker_of, make_training_rows, tmp_path, stage, name):
     from safetensors import safe_open
 
@@ -207,9 +241,11 @@ def test_exported_critic_is_a_sequence_classification_folder(make_job, worker_of
     np.testing.assert_array_equal(model.score.weight.detach().numpy(), weights(worker, "critic")["score.weight"])
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_resume_continues_bit_for_bit(make_job, worker_of, weights, make_training_rows, tmp_path, stage):
-    rows, job = make_training_rows(), make_job(stage=stage, rl=RL, optimizer={"eps": 1e-8})
+@pytest.mark.parametrize(
+    ("stage", "precision"), [(0, "fp32"), (1, "fp32"), (2, "fp32"), (3, "fp32"), (0, "bf16"), (1, "bf16"), (2, "bf16")]
+)
+def test_resume_continues_bit_for_bit(make_job, worker_of, weights, make_training_rows, tmp_path, stage, precision):
+    rows, job = make_training_rows(), make_job(stage=stage, precision=precision, rl=RL, optimizer={"eps": 1e-8})
     worker = worker_of(job, "actor")
     update(worker, rows, job.spec.rl)
     worker.save("actor", str(tmp_path / "early"))
@@ -260,10 +296,12 @@ def test_rc22_another_layout_is_refused_with_both(make_job, worker_of, tmp_path)
         state.check_layout(saved, wanted, tmp_path)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_rc74_states_survive_a_move_bit_for_bit(make_job, worker_of, weights, make_training_rows, stage):
+@pytest.mark.parametrize(
+    ("stage", "precision"), [(0, "fp32"), (1, "fp32"), (2, "fp32"), (3, "fp32"), (0, "bf16"), (2, "bf16"), (3, "bf16")]
+)
+def test_rc74_states_survive_a_move_bit_for_bit(make_job, worker_of, weights, make_training_rows, stage, precision):
     """The moves themselves, on the CPU: two parameter groups, called between steps."""
-    rows, job = make_training_rows(), make_job(stage=stage, rl=RL)
+    rows, job = make_training_rows(), make_job(stage=stage, precision=precision, rl=RL)
     after = []
     for sleeps in (False, True):
         worker = worker_of(job, "actor")
@@ -307,7 +345,7 @@ def test_buckets_hold_every_tensor_once_within_their_size(make_job, worker_of, s
         assert size <= limit or len(bucket) == 1
         seen += [(key, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for key, tensor in bucket]
     assert seen == worker.weight_metadata("actor")
-    assert ("lm_head.weight" in dict((key, shape) for key, _, shape in seen)) is name.endswith("untied")
+    assert ("lm_head.weight" in {key for key, _, _ in seen}) is name.endswith("untied")
 
 
 def test_bf16_keeps_fp32_master_weights_at_every_stage(make_job, worker_of, weights, make_training_rows):

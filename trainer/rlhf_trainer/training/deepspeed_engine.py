@@ -144,8 +144,8 @@ class TrainingEngine:
     def offload(self) -> None:
         """Move weights, master weights, optimizer states and buffers to host memory (GPU only)."""
         if self.stage == 0:
-            self.module.to("cpu")
-            offload_optimizer_states(self.engine.optimizer, "cpu")
+            self._move("cpu")
+            offload_optimizer_states(self.engine.basic_optimizer, "cpu")
         elif self.stage == 3:
             self._zero3_offload()
         else:
@@ -153,8 +153,8 @@ class TrainingEngine:
 
     def onload(self) -> None:
         if self.stage == 0:
-            self.module.to(self.device)
-            reload_optimizer_states(self.engine.optimizer, self.device)
+            self._move(self.device)
+            reload_optimizer_states(self.engine.basic_optimizer, self.device)
             return
         if self.stage == 3:
             zero = self.engine.optimizer
@@ -162,6 +162,13 @@ class TrainingEngine:
                 partition.data = partition.data.to(self.device)
             reload_optimizer_states(zero.optimizer, self.device)
         self.engine.reload_states()
+
+    def _move(self, device: str) -> None:
+        """Stage 0: the module and, in bf16, the master weights that the optimizer holds."""
+        self.module.to(device)
+        for group in self.engine.basic_optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.data = parameter.data.to(device)
 
     def _zero3_offload(self) -> None:
         """As DeepSpeed 0.19.8 does it, which asserts its own FusedAdam for states that torch's AdamW keeps under the same names."""
