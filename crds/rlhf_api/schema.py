@@ -80,6 +80,10 @@ class _Converter:
         for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             if exclusive in schema:
                 result |= {bound: schema[exclusive], exclusive: True}
+        least = schema.get("minimum")
+        if least is not None and least != int(least):
+            # kube-openapi (v1.36) cuts the bound to an integer when the value is one, so 0 would pass a minimum of 0.01.
+            result["x-kubernetes-validations"] = [{"rule": f"self >= {least}", "message": f"at least {least}"}]
         if "prefixItems" in schema:
             result["items"] = self.node(schema["prefixItems"][0])
         elif "items" in schema:

@@ -87,6 +87,12 @@ def test_null_that_means_something_survives_the_api_server() -> None:
     assert nullable == {".rl.policyLoss.entropyCoef", ".rl.valueLoss.clip", ".rl.reward.clip"}
 
 
+def test_minimum_below_one_also_holds_for_a_whole_number() -> None:
+    for path, node in _nodes(SPEC):
+        if node.get("minimum", 0) % 1:
+            assert node["x-kubernetes-validations"][0]["rule"] == f"self >= {node['minimum']}", path
+
+
 def test_spec_cannot_be_changed() -> None:
     assert SPEC["x-kubernetes-validations"][0]["rule"] == "self == oldSelf"
 
