@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from rlhf_api.plan import plan, roles_of
 from rlhf_api.resolve import derive, resolve
 from rlhf_api.spec import RLHFJob

@@ -12,6 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import ray
+
+from rlhf_api import rules
 from rlhf_api.exit_codes import ExitCode
 from rlhf_api.plan import PlacementPlan, plan
 from rlhf_api.spec import RLHFJob
@@ -23,7 +26,7 @@ from rlhf_trainer.checkpoint.store import Checkpoint, CheckpointStore
 from rlhf_trainer.cluster import Cluster, open_cluster
 from rlhf_trainer.data.loader import PromptLoader
 from rlhf_trainer.data.prepare import PreparedData, prepare
-from rlhf_trainer.errors import JobError, StopRequested
+from rlhf_trainer.errors import ConfigError, JobError, StopRequested
 from rlhf_trainer.loops import rl
 from rlhf_trainer.loops.assembly import assemble
 from rlhf_trainer.models import precision
@@ -111,6 +114,9 @@ def _run(job: RLHFJob, base_dir: Path, options: RunOptions, store: CheckpointSto
     spec = job.spec
     ports = report.serve(options.token, options.host, options.progress_port, options.metrics_port)
     with report.phase("preflight"):
+        faults = rules.check_world(job, int(ray.cluster_resources().get("GPU", 0)))
+        if faults:
+            raise ConfigError("\n".join(map(str, faults)))
         preflight.check(job, base_dir)
         tokenizer = load_tokenizer(spec.models.actor, base_dir)
         prepared = prepare(job, base_dir, tokenizer)
@@ -128,7 +134,10 @@ def _run(job: RLHFJob, base_dir: Path, options: RunOptions, store: CheckpointSto
     with ExitStack() as stack:
         with report.phase("placement"):
             cluster = stack.enter_context(open_cluster(job, base_dir, placement, store.job_dir))
-        report.display.header(f"RLHFJob {job.metadata.namespace}/{job.metadata.name}", header(job, placement, cluster, horizon, prepared, store, ports.progress))
+        report.display.header(
+            f"RLHFJob {job.metadata.namespace}/{job.metadata.name}",
+            header(job, placement, cluster, horizon, prepared, store, ports.progress),
+        )
         with report.phase("load"):
             cluster.load(horizon.total_updates, checkpoint.path if checkpoint is not None else None)
             steps_and_updates = (horizon.total_steps, horizon.total_updates)
@@ -182,15 +191,18 @@ def header(
     spec, rollout = job.spec, job.spec.rl.rollout
     groups = ", ".join(f"{group.name} x {group.ranks}" for group in placement.groups)
     filtered = {key: count for key, count in prepared.counts.items() if key not in ("rows", "prompts") and count}
+    kl = f"KL {spec.rl.kl.coef:g} in the {spec.rl.kl.placement}" if spec.rl.kl.coef else "no KL"
+    batch = f"{rollout.prompts_per_step} prompts x {rollout.samples_per_prompt} samples"
+    engines = f"{placement.engines} vLLM engine" + ("s" if placement.engines > 1 else "")
     return {
-        "algorithm": f"{spec.rl.algorithm} ({spec.rl.advantage.estimator}, KL {spec.rl.kl.coef:g} in the {spec.rl.kl.placement})"
-        if spec.rl.kl.coef
-        else f"{spec.rl.algorithm} ({spec.rl.advantage.estimator}, no KL)",
+        "algorithm": f"{spec.rl.algorithm} ({spec.rl.advantage.estimator}, {kl})",
         "model": spec.models.actor.path,
-        "data": f"{prepared.counts['prompts']} prompts" + "".join(f", {count} {key.replace('_', ' ')}" for key, count in filtered.items()),
-        "batch": f"{rollout.prompts_per_step} prompts x {rollout.samples_per_prompt} samples, {spec.training.global_batch_size} rollouts an update",
+        "data": ", ".join(
+            [f"{prepared.counts['prompts']} prompts", *(f"{count} {key.replace('_', ' ')}" for key, count in filtered.items())]
+        ),
+        "batch": f"{batch}, {spec.training.global_batch_size} rollouts an update",
         "length": f"{horizon.total_steps} steps, {horizon.total_updates} updates",
-        "devices": f"{cluster.device}, {cluster.dtype_name}; workers {groups}; {placement.engines} vLLM engine(s) x {placement.tensor_parallel}",
+        "devices": f"{cluster.device}, {cluster.dtype_name}; workers {groups}; {engines} x {placement.tensor_parallel}",
         "folder": f"{store.job_dir} (attempt {store.attempt})",
         "progress": f"http://127.0.0.1:{port}/progress",
     }
@@ -211,4 +223,3 @@ def _store(job: RLHFJob, folder: Path, options: RunOptions) -> CheckpointStore:
 
 def _text(error: BaseException) -> str:
     return str(error) if isinstance(error, JobError) else f"{type(error).__name__}: {error}"
-

@@ -58,9 +58,7 @@ class Reporter(AbstractContextManager["Reporter"]):
             self._publish(step=step, checkpoint=committed(checkpoint))
 
     def begin(self, total_steps: int, planned_updates: int, step: int, updates: int, counts: Mapping[str, int]) -> None:
-        self._publish(
-            step=step, total_steps=total_steps, updates=Updates(planned=planned_updates, done=updates), counts=dict(counts)
-        )
+        self._publish(step=step, total_steps=total_steps, updates=Updates(planned=planned_updates, done=updates), counts=dict(counts))
         self.display.begin(total_steps, step)
 
     def step(self, step: int, epoch: int, updates: int, metrics: Mapping[str, float], counts: Mapping[str, int]) -> None:

@@ -35,11 +35,15 @@ class RunCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", type=Path, metavar="FILE", help="manifest (YAML)")
-        parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="PATH=VALUE", help="override a field; may repeat")
+        parser.add_argument(
+            "--set", dest="overrides", action="append", default=[], metavar="PATH=VALUE", help="override a field; may repeat"
+        )
         parser.add_argument("--fresh", action="store_true", help="start anew; a former run of the same job is set aside, not deleted")
         parser.add_argument("--cpus", type=int, metavar="N", help="CPUs that Ray may share out (default: those of this machine)")
         parser.add_argument("--progress-port", type=int, metavar="PORT", help="port of /progress (default: 8290, or the next free one)")
-        parser.add_argument("--metrics-port", type=int, metavar="PORT", help="port of /metrics and /healthz (default: 8291, or the next free one)")
+        parser.add_argument(
+            "--metrics-port", type=int, metavar="PORT", help="port of /metrics and /healthz (default: 8291, or the next free one)"
+        )
 
     def execute(self, args: argparse.Namespace) -> int:
         try:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rlhf_api.resolve import derive, resolve
 from rlhf_api.spec import RLHFJob, RlSpec
 from rlhf_trainer.loops.experience import attach_advantages, carries_gradient, needs_old_logprobs
@@ -96,7 +97,9 @@ def test_masked_truncation_keeps_the_statistics_and_loses_the_loss() -> None:
         ("rloo", {"kl": {"coef": 0.0}}, 1, False),
     ],
 )
-def test_old_logprobs_are_computed_where_the_update_cannot_give_them(algorithm: str, rl: dict[str, Any], updates: int, needed: bool) -> None:
+def test_old_logprobs_are_computed_where_the_update_cannot_give_them(
+    algorithm: str, rl: dict[str, Any], updates: int, needed: bool
+) -> None:
     assert needs_old_logprobs(rl_spec(algorithm, **rl), updates) is needed
 
 

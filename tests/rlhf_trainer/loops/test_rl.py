@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from rlhf_trainer.algorithms.kl import AdaptiveKl, FixedKl
 from rlhf_trainer.errors import StopRequested
 from rlhf_trainer.loops.rl import RlParts, RlState, train
@@ -79,7 +80,8 @@ def state(step: int = 0, total: int = 1, kl: Any = None) -> RlState:
 def test_a_step_syncs_before_the_first_rollout_and_reports_before_it_saves() -> None:
     recorder = Recorder()
     end = run(recorder, state())
-    assert end.done and end.updates == 2
+    assert end.done
+    assert end.updates == 2
     assert recorder.calls == [
         "[sync]", "push v0",
         "[data]", "[rollout]", "sample v0", "[reward]", "[experience]", "[update]", "[sync]", "push v1",

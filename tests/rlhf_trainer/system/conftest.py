@@ -51,9 +51,7 @@ class Jobs:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / root) for root in ("crds", "trainer", "operator"))}
         # The fast lane pins one thread for its own process; a job decides for itself.
         environment.pop("OMP_NUM_THREADS", None)
-        process = subprocess.Popen(
-            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.started.append(process)
         return process
 

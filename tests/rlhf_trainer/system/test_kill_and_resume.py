@@ -6,14 +6,18 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.slow
 
 STEPS = 8
-SETTINGS = (f"spec.training.maxSteps={STEPS}", "spec.checkpoint.everySteps=2", "spec.checkpoint.keepLast=2", "spec.logging.tensorboard=false")
+SETTINGS = (
+    f"spec.training.maxSteps={STEPS}",
+    "spec.checkpoint.everySteps=2",
+    "spec.checkpoint.keepLast=2",
+    "spec.logging.tensorboard=false",
+)
 EXACT = (
     "rollout/reward_mean", "rollout/response_length_mean", "actor/loss", "actor/grad_norm", "actor/entropy", "rollout/kl",
     "eval/heldout/score_mean",

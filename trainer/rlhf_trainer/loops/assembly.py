@@ -64,8 +64,10 @@ def assemble(
     spec = job.spec
     total_steps, total_updates = horizon
     turn = turns(cluster)
-    share_prompt = spec.training.share_prompt and spec.training.packing and attention.can_share_prompt(
-        attention.choose(spec.training.attention, "cpu" if cluster.device == "cpu" else "cuda:0")
+    share_prompt = (
+        spec.training.share_prompt
+        and spec.training.packing
+        and attention.can_share_prompt(attention.choose(spec.training.attention, "cpu" if cluster.device == "cpu" else "cuda:0"))
     )
     learner = Learner(spec, cluster.groups, total_updates=total_updates, share_prompt=share_prompt, turn=turn)
     scorer = learner.reward_scores if "reward" in cluster.groups else None

@@ -20,6 +20,7 @@ from rlhf_trainer.types import Reward, Rollout, TokenRow, token_row
 
 MicroBatches = list[list[list[TokenRow]]]
 
+
 class Learner:
     """Implements ``loops.rl.Learner`` over worker groups."""
 

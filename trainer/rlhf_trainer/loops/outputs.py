@@ -50,9 +50,7 @@ class Evaluator:
         return metrics
 
 
-def evaluation_metrics(
-    name: str, rollouts: Sequence[Rollout], scores: Sequence[float], evaluation: EvaluationSpec
-) -> dict[str, float]:
+def evaluation_metrics(name: str, rollouts: Sequence[Rollout], scores: Sequence[float], evaluation: EvaluationSpec) -> dict[str, float]:
     """Means over samples, and the unbiased pass@k over prompts."""
     by_prompt: dict[int, list[bool]] = {}
     for rollout, score in zip(rollouts, scores, strict=True):

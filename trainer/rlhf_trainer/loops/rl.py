@@ -101,9 +101,10 @@ def train(parts: RlParts, state: RlState, metrics_of: Callable[..., dict[str, fl
             evaluation = parts.outputs.evaluate(state)
         parts.outputs.report(state, evaluation)
     refuse_to_go_on(parts, state)
-    for state in steps(parts, state, metrics_of):
-        refuse_to_go_on(parts, state)
-    return state
+    last = state
+    for last in steps(parts, state, metrics_of):
+        refuse_to_go_on(parts, last)
+    return last
 
 
 def refuse_to_go_on(parts: RlParts, state: RlState) -> None:

@@ -17,9 +17,7 @@ EVALUATION_GROUPS = 1 << 40
 class EngineRollouts:
     """Implements ``loops.rl.Rollouts`` over vLLM engines."""
 
-    def __init__(
-        self, spec: JobSpec, engines: Sequence[Any], *, timeout_seconds: float, turn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, spec: JobSpec, engines: Sequence[Any], *, timeout_seconds: float, turn: Callable[[str], None]) -> None:
         self.spec = spec
         self.engines = engines
         self.timeout_seconds = timeout_seconds

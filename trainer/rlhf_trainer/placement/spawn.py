@@ -69,7 +69,13 @@ def environment(device: str, num_threads: int) -> dict[str, str]:
 
 
 def start_group(
-    cls: type, group: GroupPlan, plan: PlacementPlan, reserved: Mapping[str, PlacementGroup], device: str, settings: Sequence[Any], logs: Path
+    cls: type,
+    group: GroupPlan,
+    plan: PlacementPlan,
+    reserved: Mapping[str, PlacementGroup],
+    device: str,
+    settings: Sequence[Any],
+    logs: Path,
 ) -> WorkerGroup:
     """One actor a rank; ``settings[rank]`` is its constructor argument."""
     pool = next(pool for pool in plan.pools if pool.name == group.pool)
