@@ -20,7 +20,8 @@ from rlhf_trainer.sync.backends import nccl, shm
 from rlhf_trainer.sync.calls import await_all
 from rlhf_trainer.sync.check import SAMPLE_TENSORS, TIED_HEAD, rotation
 
-BUCKET_BYTES = 512 << 20
+BUCKET_BYTES = {"shm": 64 << 20, "gloo": 64 << 20, "nccl": 512 << 20, "ipc": 512 << 20}
+"""On CPU small buckets let staging and loading overlap (SmolLM2 fp32, two busy cores: 1.5 s at 64 MiB, 2.9 s at 256 MiB)."""
 
 
 class WeightMismatchError(RetryError):
@@ -58,7 +59,7 @@ class WeightSync:
         *,
         backend: str,
         timeout_seconds: float,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
         engine_ranks: int = 1,
         role: str = "actor",
         host: str = "127.0.0.1",
@@ -66,7 +67,7 @@ class WeightSync:
         self.workers = list(workers)
         self.engines = list(engines)
         self.backend = backend
-        self.bucket_bytes = bucket_bytes
+        self.bucket_bytes = bucket_bytes or BUCKET_BYTES[backend]
         self.timeout_seconds = timeout_seconds
         self.engine_ranks = engine_ranks
         self.role = role

@@ -16,17 +16,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_trainer.sync.buckets import fill, layout
+from rlhf_trainer.sync.buckets import Layout, layout
 
 
 class Segment:
-    """A new memory file of ``size_bytes`` in this process."""
+    """A new memory file of this process that holds a bucket."""
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, tensors: Sequence[tuple[str, Tensor]], plan: Layout) -> None:
         self._fd = os.memfd_create("rlhf-weights", os.MFD_CLOEXEC)
-        os.truncate(self._fd, size_bytes)
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
-        self.buffer = _map(self._fd, size_bytes, mmap.MAP_SHARED)
+        os.truncate(self._fd, plan.size_bytes)
+        # Writing by system call: through a mapping each new page would be faulted in and zeroed first, at 2.6 times the cost.
+        for (_, tensor), offset in zip(tensors, plan.offsets, strict=True):
+            data = memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+            while data:
+                written = os.pwrite(self._fd, data, offset)
+                data, offset = data[written:], offset + written
 
     def close(self) -> None:
         """Give up this side; the memory lives on while another process maps it."""
@@ -37,9 +42,11 @@ def attach(path: str, size_bytes: int) -> Tensor:
     """The sender's bytes, uint8 ``[size_bytes]``. Raises OSError when the sender is gone or on another host."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return _map(fd, size_bytes, mmap.MAP_PRIVATE)
+        # Private and writable although nobody writes: torch wants writable memory.
+        mapping = mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     finally:
         os.close(fd)
+    return torch.frombuffer(mapping, dtype=torch.uint8)
 
 
 class Transport:
@@ -52,8 +59,7 @@ class Transport:
 
     def stage(self, tensors: Sequence[tuple[str, Tensor]]) -> dict[str, Any]:
         plan = layout(tensors)
-        segment = Segment(plan.size_bytes)
-        fill(segment.buffer, tensors, plan)
+        segment = Segment(tensors, plan)
         self._staged.append(segment)
         return plan.as_dict() | {"path": segment.path}
 
@@ -72,8 +78,3 @@ def memory_domain() -> str:
     """Equal in two processes exactly when one can map the other's segments: same kernel, same process namespace."""
     with open("/proc/sys/kernel/random/boot_id") as boot:
         return f"{boot.read().strip()}:{os.stat('/proc/self/ns/pid').st_ino}"
-
-
-def _map(fd: int, size_bytes: int, flags: int) -> Tensor:
-    # The reader's mapping is private and writable although nobody writes: torch wants writable memory.
-    return torch.frombuffer(mmap.mmap(fd, size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE), dtype=torch.uint8)
