@@ -19,7 +19,7 @@ from rlhf_trainer.models import tiny
 HERE = Path(__file__).resolve().parent
 ACTOR, REWARD = HERE / "model" / "actor", HERE / "model" / "reward"
 NOISE = string.ascii_letters + string.digits + string.punctuation
-FIT_STEPS = 200
+FIT_STEPS = 300
 BATCH = 64
 
 
@@ -36,10 +36,14 @@ def write_data(folder: Path, seed: int = 0) -> None:
 
 
 def answer(draw: random.Random) -> str:
-    """Digits, letters and the rest in proportions that differ from text to text, so that every reward occurs."""
+    """Digits, letters and the rest in proportions that differ from text to text, so that every reward occurs.
+
+    From few or many different characters: a policy in training repeats itself, and must be judged right then, too.
+    """
     shares = [draw.random() ** 2 for _ in range(3)]
-    pools = (string.digits, string.ascii_letters, string.punctuation + " ")
-    return "".join(draw.choice(pool) for pool in draw.choices(pools, weights=shares, k=LENGTH))
+    pools = [draw.sample(pool, draw.choice((1, 2, len(pool)))) for pool in (string.digits, string.ascii_letters, string.punctuation + " ")]
+    length = draw.choice((LENGTH, draw.randint(0, LENGTH)))
+    return "".join(draw.choice(pool) for pool in draw.choices(pools, weights=shares, k=length))
 
 
 def fit_reward_model(folder: Path, seed: int = 1) -> float:
@@ -52,8 +56,9 @@ def fit_reward_model(folder: Path, seed: int = 1) -> float:
     error = torch.zeros(())
     for _ in range(FIT_STEPS):
         texts = [(prompt(draw), answer(draw)) for _ in range(BATCH)]
-        # With and without the end token: a response that was cut at the length limit has none.
-        ids = [tokenizer(a + b).input_ids + [tokenizer.eos_token_id] * (draw.random() < 0.5) for a, b in texts]
+        # Short ones ended by themselves; one that was cut at the length limit has no end token.
+        ended = [len(b) < LENGTH or draw.random() < 0.5 for _, b in texts]
+        ids = [tokenizer(a + b).input_ids + [tokenizer.eos_token_id] * end for (a, b), end in zip(texts, ended, strict=True)]
         batch = tokenizer.pad({"input_ids": ids}, return_tensors="pt")
         target = torch.tensor([share(a, b) for a, b in texts])
         error = model(**batch).logits[:, 0] - target
