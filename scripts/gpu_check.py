@@ -57,8 +57,8 @@ def train(model: Path, root: Path, name: str, *overrides: str) -> str:
         command += ["--set", setting]
     subprocess.run(command, check=True)
     lines = (root / "default" / name / "metrics.jsonl").read_text().splitlines()
-    rows = [row for row in map(json.loads, lines) if "rollout/logprob_gap_mean" in row]
-    gap = max(row["rollout/logprob_gap_mean"] for row in rows)
+    rows = [row for row in map(json.loads, lines) if "rollout/logprob_gap_abs_mean" in row]
+    gap = max(row["rollout/logprob_gap_abs_mean"] for row in rows)
     if len(rows) != 3 or gap > LARGEST_MEAN_GAP:
         raise AssertionError(f"{len(rows)} steps, mean log-prob gap {gap:.4f} (at most {LARGEST_MEAN_GAP})")
     seconds = [sum(value for key, value in row.items() if key.startswith("timing_s/")) for row in rows]
