@@ -62,7 +62,7 @@ def threads(device: str, processes_at_once: int) -> int:
 
 
 def environment(device: str, num_threads: int) -> dict[str, str]:
-    env = {"OMP_NUM_THREADS": str(num_threads), "TOKENIZERS_PARALLELISM": "false"}
+    env = {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
     if device == "cpu":
         env |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     return env
