@@ -44,13 +44,12 @@ def local_ray() -> Iterator[None]:
             ray.shutdown()
 
 
-def make_model(folder: Path, family: str, *, tied: bool, sharp: bool = True) -> Any:
-    """A tiny fp32 model in ``folder``; ``sharp`` spreads its logits, so that log-probs differ from uniform."""
-    tiny.make(folder, family=family, tied=tied, layers=2)
+def make_model(folder: Path, family: str, *, tied: bool, vocab_size: int | None = None) -> Any:
+    """A tiny fp32 model in ``folder`` whose log-probs differ well from uniform."""
+    tiny.make(folder, family=family, tied=tied, layers=2, vocab_size=vocab_size)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    if sharp:
-        perturb(model, 0.1, seed=7)
-        model.save_pretrained(folder)
+    perturb(model, 0.1, seed=7)
+    model.save_pretrained(folder)
     return model
 
 
@@ -70,12 +69,12 @@ def start_engine(folder: Path, **settings: Any) -> Any:
 
 
 def requests_of(
-    *, prompts: int = 3, samples: int = 2, tokens: int = 12, temperature: float = 1.0, **sampling: Any
+    *, prompts: int = 3, samples: int = 2, tokens: int = 12, temperature: float = 1.0, first_id: int = 40, **sampling: Any
 ) -> list[GenerateRequest]:
     return [
         GenerateRequest(
             tag=(group, index),
-            ids=tuple(range(40 + group, 60 + group)),
+            ids=tuple(range(first_id + group, first_id + group + 20)),
             sampling=Sampling(max_tokens=tokens, temperature=temperature, seed=request_seed(0, group, index), **sampling),
         )
         for group in range(prompts)

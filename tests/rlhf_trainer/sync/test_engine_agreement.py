@@ -97,6 +97,25 @@ def test_sharded_trainer_of_two_ranks_reaches_the_engine(tmp_path: Path) -> None
         ray.kill(actor)
 
 
+def test_rc38_padded_embedding_reaches_an_engine_of_two_ranks(tmp_path: Path) -> None:
+    """150 rows for a tokenizer of 128 ids: kept whole, although vLLM pads them to 192 and splits them over two processes."""
+    model = make_model(tmp_path / "model", "llama", tied=True, vocab_size=150)
+    worker = ray.remote(num_cpus=0)(HfWorker).remote(str(tmp_path / "model"))
+    ray.get(worker.weight_metadata.remote("actor"), timeout=300)
+    engine = start_engine(tmp_path / "model", weight_sync="gloo", tensor_parallel=2)
+    sync = WeightSync([worker], [engine], backend="gloo", timeout_seconds=120, bucket_bytes=128 << 10, engine_ranks=2)
+    sync.connect()
+    requests = requests_of(first_id=125)
+    for version in (1, 2):
+        ray.get(worker.train.remote(version))
+        perturb(model, 0.02, version)
+        assert "lm_head.weight" in sync.push(version, check_all=True).checked
+        assert gap(model, requests, ray.get(engine.generate.remote(requests))) < 1e-4
+    ray.get(engine.shutdown.remote())
+    for actor in (worker, engine):
+        ray.kill(actor)
+
+
 def shift_model(model: Any, size: float) -> None:
     with torch.no_grad():
         for parameter in model.parameters():

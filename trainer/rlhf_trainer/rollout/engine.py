@@ -170,14 +170,16 @@ def check_folder(folder: Path, with_weights: bool) -> None:
 
 def prepare_environment(settings: EngineSettings) -> None:
     """Variables that vLLM and torch read at import. Must run before either is imported in this process."""
-    environment = {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    # The engine's core stays in this process (its workers may be children), so that calls into it need no serialiser.
+    environment = {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     if settings.device == "cpu":
         # Without it the first log-probs compile a helper for 25 s, and fail where there is no C++ compiler.
         environment["TORCHDYNAMO_DISABLE"] = "1"
+        if executor(settings) != "uni":
+            # By default vLLM keeps one core a worker free of work and refuses to start when none is left.
+            environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         if settings.num_threads is not None:
             environment["OMP_NUM_THREADS"] = str(settings.num_threads)
-    if executor(settings) == "uni":
-        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.update(environment)
     # At the default level vLLM prints some forty lines a start, and on CPU a warning a layer.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
