@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from rlhf_api.spec import RolloutSpec
-from rlhf_trainer.errors import ConfigError, DataError
-from rlhf_trainer.rollout.sampling import budget, check_training, request_seed, requests
+from rlhf_trainer.errors import DataError
+from rlhf_trainer.rollout.sampling import budget, request_seed, requests
 from rlhf_trainer.types import Prompt, PromptGroup
 
 
@@ -46,21 +46,3 @@ def test_requests_carry_tags_seeds_and_stops() -> None:
 def test_greedy_requests_have_no_seed() -> None:
     evaluation = spec().model_copy(update={"temperature": 0.0})
     assert requests(group(4), evaluation, samples=1, seed=9, max_length=64)[0].sampling.seed is None
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1e-6, -1.0, 0.009, 2.5])
-def test_rc68_temperatures_the_engine_would_change_are_refused(temperature: float) -> None:
-    with pytest.raises(ConfigError, match="temperature"):
-        check_training(spec().model_copy(update={"temperature": temperature}))
-
-
-@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}])
-def test_rc68_cut_sampling_needs_permission(cut: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="allowTruncatedSampling"):
-        check_training(spec(**cut))
-    check_training(spec(**cut, allow_truncated_sampling=True))
-
-
-@pytest.mark.parametrize("temperature", [0.01, 0.7, 1.0, 2.0])
-def test_rc68_plain_sampling_is_accepted(temperature: float) -> None:
-    check_training(spec(temperature=temperature))

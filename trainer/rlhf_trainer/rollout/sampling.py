@@ -12,12 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_api.spec import RolloutSpec
-from rlhf_trainer.errors import ConfigError, DataError
+from rlhf_trainer.errors import DataError
 from rlhf_trainer.types import FloatArray, IntArray, PromptGroup
-
-# vLLM 0.32.0, SamplingParams: temperatures in (0, 0.01) are raised to 0.01 and those above 2 are refused.
-MIN_TEMPERATURE = 0.01
-MAX_TEMPERATURE = 2.0
 
 Tag = tuple[int, int]
 """(group_id, sample_index) of a request; results are matched by it, never by order."""
@@ -69,26 +65,6 @@ def request_seed(job_seed: int, group_id: int, sample_index: int) -> int:
 def budget(max_new_tokens: int, max_length: int, used: int) -> int:
     """Tokens a request may ask for so that it never exceeds the window."""
     return min(max_new_tokens, max_length - used)
-
-
-def check_training(spec: RolloutSpec) -> None:
-    """Refuse sampling whose log-probs the trainer cannot reproduce. Raises ConfigError."""
-    if not MIN_TEMPERATURE <= spec.temperature <= MAX_TEMPERATURE:
-        raise ConfigError(
-            f"spec.rl.rollout.temperature: {spec.temperature:g} cannot be trained on.\n"
-            f"  Rule: the engine samples at {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}. Nearest: "
-            f"{min(max(spec.temperature, MIN_TEMPERATURE), MAX_TEMPERATURE):g}."
-        )
-    cut = [
-        f"{name} {value:g}"
-        for name, value, off in (("topP", spec.top_p, 1.0), ("topK", spec.top_k, 0), ("minP", spec.min_p, 0.0))
-        if value != off
-    ]
-    if cut and not spec.allow_truncated_sampling:
-        raise ConfigError(
-            f"spec.rl.rollout: {', '.join(cut)} cut the distribution that the engine's log-probs refer to.\n"
-            "  Nearest: leave them out, or allowTruncatedSampling: true with rl.correction."
-        )
 
 
 def requests(
