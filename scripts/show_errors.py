@@ -128,7 +128,7 @@ CASES = (
     Case("Missing data file", replace_in(JOB, "train.jsonl", "trian.jsonl")),
     Case("Missing column", replace_in(JOB, "promptKey: prompt", "promptKey: question")),
     Case("Empty data set", empty_data),
-    Case("A row that is not JSON", torn_row),
+    Case("A broken row far down in the data, which only a run reads", torn_row, "run"),
     Case("Reward file with a syntax error", replace_in("reward.py", "return {", "return [")),
     Case("Reward function with another signature", replace_in("reward.py", "(queries, prompts, labels)", "(completions, tokenizer)")),
     Case("Reward function with the wrong count", replace_in("reward.py", "[float(len(query) % 3) for query in queries]", "[1.0]")),
@@ -172,7 +172,7 @@ def show(case: Case, folder: Path) -> str:
             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL, check=False,
             env={**os.environ, "COLUMNS": "110", "NO_COLOR": "1"},
         )
-        printed = done.stdout.replace(port, "PORT") if case.options else done.stdout
+        printed = re.sub(r"\d+ is free", "38814 is free", done.stdout.replace(port, "PORT")) if case.options else done.stdout
     printed = re.sub(rf"(/private)?{re.escape(str(folder.parent))}/[a-z0-9-]+", SHOWN_FOLDER, printed).replace(f"{REPOSITORY}/", "")
     command = " ".join(["rlhf", case.command, JOB, *case.options]).replace("{port}", "PORT")
     if done.returncode == 0:
