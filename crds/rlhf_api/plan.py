@@ -21,6 +21,8 @@ class PoolPlan:
     name: str
     devices: int
     shared: bool = False
+    bundle: int = 1
+    """Devices that must lie on one node: those of one engine in a pool of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,10 @@ def plan(job: RLHFJob) -> PlacementPlan:
     groups = tuple(GroupPlan("+".join(members), members, size(members[0]).nodes, size(members[0]).gpus_per_node) for members in hosted)
     engine_devices = rollout.engines * rollout.tensor_parallel
     return PlacementPlan(
-        pools=(*(PoolPlan(group.pool, group.ranks) for group in groups), PoolPlan("rollout", engine_devices)),
+        pools=(
+            *(PoolPlan(group.pool, group.ranks) for group in groups),
+            PoolPlan("rollout", engine_devices, bundle=rollout.tensor_parallel),
+        ),
         groups=groups,
         engine_pool="rollout",
         engines=rollout.engines,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from rlhf_trainer.placement.groups import WorkerGroup, gather
 from rlhf_trainer.rollout.engine import RolloutEngine
 from rlhf_trainer.rollout.settings import EngineSettings
 from rlhf_trainer.sync.coordinator import WeightSync
+from rlhf_trainer.sync.turns import SLEEP_LEVEL, Turns, on_cluster
 from rlhf_trainer.training.export_check import compare_export
 from rlhf_trainer.training.worker import TRAINED_ROLES, ModelWorker, WorkerSettings
 
@@ -56,6 +57,11 @@ class Cluster:
         """Join process groups, then load all models and engines at once; connect the weight sync."""
         unique = list(dict.fromkeys(self.groups.values()))
         starting = [engine.start.remote() for engine in self.engines]
+        if self.sleeps:
+            # Their memory is measured while the GPUs are theirs alone; the models get it afterwards.
+            gather(starting, self.engine_names, "engine start", LOAD_TIMEOUT_SECONDS)
+            starting = [engine.sleep.remote(SLEEP_LEVEL) for engine in self.engines]
+            gather(starting, self.engine_names, "engine sleep", LOAD_TIMEOUT_SECONDS)
         for group in unique:
             address = gather([group.actors[0].node_address.remote()], group.names[:1], "setup", LOAD_TIMEOUT_SECONDS)[0]
             port = gather([group.actors[0].call.remote(spawn.free_port)], group.names[:1], "setup", LOAD_TIMEOUT_SECONDS)[0]
@@ -64,8 +70,16 @@ class Cluster:
         for role, group in sorted(self.groups.items(), key=lambda item: item[0] in TRAINED_ROLES):
             resume = str(checkpoint / role) if checkpoint is not None and role in TRAINED_ROLES else None
             group.call("load", role, total_updates, resume, timeout_seconds=LOAD_TIMEOUT_SECONDS)
-        gather(starting, [f"engine {i}" for i in range(len(starting))], "engine start", LOAD_TIMEOUT_SECONDS)
+        gather(starting, self.engine_names, "engine start", LOAD_TIMEOUT_SECONDS)
         self.sync.connect()
+
+    @property
+    def engine_names(self) -> list[str]:
+        return [f"engine {index}" for index in range(len(self.engines))]
+
+    def turns(self) -> Turns:
+        """Who is on the GPU when workers and engines share it; does nothing elsewhere."""
+        return Turns(list(self.groups), active=self.sleeps, perform=on_cluster(self.engines, self.groups, LOAD_TIMEOUT_SECONDS))
 
     def save(self, folder: Path) -> None:
         """Every trained role's state into ``folder/<role>``."""
@@ -108,7 +122,8 @@ def open_cluster(job: RLHFJob, base_dir: Path, plan: PlacementPlan, job_dir: Pat
                 ModelWorker, group_plan, plan, reserved, device, worker_settings(job, base_dir, group_plan, device), logs
             )
             groups |= dict.fromkeys(group_plan.roles, group)
-        engines = spawn.start_engines(RolloutEngine, plan, reserved, device, engine_settings(job, base_dir, plan, device), logs)
+        gpus = spawn.engine_devices(plan, [ids[0] for ids in groups["actor"].call("gpu_ids")] if device == "gpu" else [])
+        engines = spawn.start_engines(RolloutEngine, plan, reserved, device, engine_settings(job, base_dir, plan, device, gpus), logs)
         host = gather([groups["actor"].actors[0].node_address.remote()], ["actor rank 0"], "start", LOAD_TIMEOUT_SECONDS)[0]
         sync = WeightSync(
             groups["actor"].actors,
@@ -167,7 +182,8 @@ def worker_settings(job: RLHFJob, base_dir: Path, group: GroupPlan, device: Devi
     ]
 
 
-def engine_settings(job: RLHFJob, base_dir: Path, plan: PlacementPlan, device: Device) -> list[EngineSettings]:
+def engine_settings(job: RLHFJob, base_dir: Path, plan: PlacementPlan, device: Device, gpus: Sequence[str | None]) -> list[EngineSettings]:
+    """One an engine; ``gpus`` as from ``spawn.engine_devices``."""
     spec = job.spec
     actor, rollout, placement = spec.models.actor, spec.rl.rollout, spec.placement.rollout
     dtype: Any = "bfloat16" if precision.name(precision.choose(spec.training.precision, torch_device(device))) == "bf16" else "float32"
@@ -190,6 +206,7 @@ def engine_settings(job: RLHFJob, base_dir: Path, plan: PlacementPlan, device: D
             prefix_caching=placement.prefix_caching,
             weight_sync=sync_backend(job, plan, device),  # type: ignore[arg-type]
             seed=spec.training.seed,
+            visible_devices=gpus[index],
             engine_args=placement.engine_args,
         )
         for index in range(plan.engines)

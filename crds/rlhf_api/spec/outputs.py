@@ -34,7 +34,7 @@ class EvaluationSpec(Strict):
     samples_per_prompt: int = Field(1, ge=1, le=1024)
     """Responses a prompt."""
 
-    temperature: float = Field(0.0, ge=0.0, le=100.0)
+    temperature: float = Field(0.0, ge=0.0, le=2.0)
     """Sampling temperature (no unit); 0 = greedy."""
 
     pass_at: list[Annotated[int, Field(ge=1, le=1024)]] = Field(default_factory=lambda: [1], max_length=8)

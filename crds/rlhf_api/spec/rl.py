@@ -112,7 +112,7 @@ class RolloutSpec(Strict):
     max_new_tokens: int = Field(1024, ge=1, le=1_000_000)
     """Response limit in tokens."""
 
-    temperature: float = Field(1.0, ge=0.01, le=100.0)
+    temperature: float = Field(1.0, ge=0.01, le=2.0)
     """Sampling temperature (no unit). Log-probs are divided by it, so 0 is refused; vLLM raises anything below 0.01 in silence."""
 
     top_p: float = Field(1.0, gt=0.0, le=1.0)

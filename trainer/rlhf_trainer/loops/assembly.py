@@ -22,6 +22,7 @@ from rlhf_trainer.loops.step_metrics import rollout_metrics, throughput, update_
 from rlhf_trainer.models import attention
 from rlhf_trainer.reporting import Reporter
 from rlhf_trainer.rewards.pipeline import RewardPipeline
+from rlhf_trainer.sync.turns import Turn
 from rlhf_trainer.types import PromptGroup, Reward, Rollout
 
 ROLLOUT_TIMEOUT_SECONDS = 3600.0
@@ -37,15 +38,13 @@ class Assembled:
 class CheckedWeights:
     """Implements ``loops.rl.Weights``: a push, and its numbers."""
 
-    def __init__(self, cluster: Cluster, turn: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, turn: Callable[[Turn], object]) -> None:
         self.cluster = cluster
         self.turn = turn
 
     def push(self, version: int) -> dict[str, float]:
         self.turn("sync")
-        stats = self.cluster.sync.push(version).metrics()
-        self.turn("synced")
-        return stats
+        return self.cluster.sync.push(version).metrics()
 
 
 @contextmanager
@@ -63,7 +62,7 @@ def assemble(
     """``horizon``: total steps and total updates. Reward processes live while the context is open."""
     spec = job.spec
     total_steps, total_updates = horizon
-    turn = turns(cluster)
+    turn = cluster.turns().take
     share_prompt = (
         spec.training.share_prompt
         and spec.training.packing
@@ -85,6 +84,7 @@ def assemble(
 
     def save(state: rl.RlState) -> None:
         def write(folder: Path) -> dict[str, Any]:
+            turn("checkpoint")
             cluster.save(folder)
             return {
                 "step": state.step,
@@ -137,8 +137,3 @@ def assemble(
 
 def token_counts(rollouts: list[Rollout]) -> dict[str, int]:
     return {"all": sum(len(rollout.ids) for rollout in rollouts), "sampled": sum(rollout.response_length for rollout in rollouts)}
-
-
-def turns(cluster: Cluster) -> Callable[[str], None]:
-    """What happens to device memory before each kind of work; nothing where engines and workers have their own devices."""
-    return lambda stage: None

@@ -14,6 +14,7 @@ from rlhf_trainer.algorithms.schedule import rate
 from rlhf_trainer.loops.experience import Experience, attach_advantages, carries_gradient, needs_old_logprobs
 from rlhf_trainer.loops.rl import RlState
 from rlhf_trainer.placement.groups import WorkerGroup, by_row
+from rlhf_trainer.sync.turns import Turn
 from rlhf_trainer.training.batching import plan
 from rlhf_trainer.training.losses import merge as merge_ranks
 from rlhf_trainer.types import Reward, Rollout, TokenRow, token_row
@@ -31,7 +32,7 @@ class Learner:
         *,
         total_updates: int,
         share_prompt: bool,
-        turn: Callable[[str], None],
+        turn: Callable[[Turn], object],
     ) -> None:
         self.spec = spec
         self.groups = groups

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf_api.spec import EvaluationSpec, JobSpec
 from rlhf_trainer.rollout.collect import collect
+from rlhf_trainer.sync.turns import Turn
 from rlhf_trainer.types import PromptGroup, Rollout
 
 EVALUATION_GROUPS = 1 << 40
@@ -17,7 +18,7 @@ EVALUATION_GROUPS = 1 << 40
 class EngineRollouts:
     """Implements ``loops.rl.Rollouts`` over vLLM engines."""
 
-    def __init__(self, spec: JobSpec, engines: Sequence[Any], *, timeout_seconds: float, turn: Callable[[str], None]) -> None:
+    def __init__(self, spec: JobSpec, engines: Sequence[Any], *, timeout_seconds: float, turn: Callable[[Turn], object]) -> None:
         self.spec = spec
         self.engines = engines
         self.timeout_seconds = timeout_seconds

@@ -14,14 +14,15 @@ from rlhf_trainer.errors import ConfigError, RetryError
 
 
 def bundles(pool: PoolPlan, device: str) -> list[dict[str, float]]:
-    """One bundle a device, so that halves of one device can never land on two."""
-    one = {"CPU": 1.0} if device == "cpu" else {"CPU": 1.0, "GPU": 1.0}
-    return [dict(one) for _ in range(pool.devices)]
+    """One bundle a process, so that halves of one device can never land on two."""
+    size = float(pool.bundle)
+    one = {"CPU": size} if device == "cpu" else {"CPU": size, "GPU": size}
+    return [dict(one) for _ in range(pool.devices // pool.bundle)]
 
 
 def resources(pool: PoolPlan, device: str) -> dict[str, float]:
     """What one process of the pool asks Ray for: all of its bundle, or half where workers and engines take turns."""
-    share = 0.5 if pool.shared else 1.0
+    share = 0.5 if pool.shared else float(pool.bundle)
     return {"num_cpus": share} if device == "cpu" else {"num_cpus": share, "num_gpus": share}
 
 

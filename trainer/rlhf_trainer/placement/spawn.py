@@ -99,19 +99,35 @@ def start_group(
 def start_engines(
     cls: type, plan: PlacementPlan, reserved: Mapping[str, PlacementGroup], device: str, settings: Sequence[Any], logs: Path
 ) -> list[ActorHandle]:
-    """One actor an engine. An engine of several GPUs stands in its first bundle and sees the GPUs of its others."""
+    """One actor an engine.
+
+    In a pool of its own an engine's bundle holds all its devices. On shared devices it stands in the first of its bundles;
+    one of several GPUs is told which others are its own (``EngineSettings.visible_devices``), since a Ray actor cannot
+    hold parts of several bundles.
+    """
     pool = next(pool for pool in plan.pools if pool.name == plan.engine_pool)
     env = environment(device, threads(device, plan.engines)) | {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     actor_class = ray.remote(hosted(cls))
     bundles = ranked_bundles(reserved[pool.name])
+    stride = plan.tensor_parallel // pool.bundle
+    share = resources(pool, device)
+    if stride > 1 and device == "gpu":
+        share = {**share, "num_gpus": 0.0}
     return [
         actor_class.options(
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
-                reserved[pool.name], placement_group_bundle_index=bundles[index * plan.tensor_parallel]
-            ),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(reserved[pool.name], placement_group_bundle_index=bundles[index * stride]),
             runtime_env={"env_vars": env},
             max_concurrency=1,
-            **resources(pool, device),
+            **share,
         ).remote(str(logs / f"engine-{index}.log"), settings[index])
         for index in range(plan.engines)
     ]
+
+
+def engine_devices(plan: PlacementPlan, worker_gpus: Sequence[str]) -> list[str | None]:
+    """Each engine's CUDA_VISIBLE_DEVICES; None where Ray sets it. ``worker_gpus``: GPU of each rank on the shared devices."""
+    pool = next(pool for pool in plan.pools if pool.name == plan.engine_pool)
+    size = plan.tensor_parallel
+    if not pool.shared or size == 1:
+        return [None] * plan.engines
+    return [",".join(worker_gpus[index * size : (index + 1) * size]) for index in range(plan.engines)]

@@ -43,6 +43,8 @@ class EngineSettings:
     num_threads: int | None = None
     """CPU: OpenMP threads; None leaves OMP_NUM_THREADS as it is."""
     seed: int = 0
+    visible_devices: str | None = None
+    """CUDA_VISIBLE_DEVICES of the engine's process; None leaves it as Ray set it."""
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of vLLM's engine (``placement.rollout.engineArgs``)."""
 
