@@ -105,8 +105,8 @@ def run(job: RLHFJob, base_dir: Path, options: RunOptions) -> ExitCode:
             return ExitCode.STOPPED
         except Exception as error:
             code = error.exit_code if isinstance(error, JobError) else ExitCode.USER
-            report.failed(error, code)
-            report.summary(f"failed in {report.progress.failure.stage}: {_text(error)}", {"log": str(folder / log.FILE_NAME)}, good=False)  # type: ignore[union-attr]
+            stage = report.failed(error, code)
+            report.summary(f"failed in {stage}: {_text(error)}", {"log": str(folder / log.FILE_NAME)}, good=False)
             return code
 
 

@@ -32,6 +32,7 @@ class Reporter(AbstractContextManager["Reporter"]):
         self.metrics = MetricsLog(folder, tensorboard)
         self.display = Display(self.phase)
         self._server: ProgressServer | None = None
+        self._training = False
         self._stack = ExitStack()
 
     def __enter__(self) -> Reporter:
@@ -60,6 +61,7 @@ class Reporter(AbstractContextManager["Reporter"]):
     def begin(self, total_steps: int, planned_updates: int, step: int, updates: int, counts: Mapping[str, int]) -> None:
         self._publish(step=step, total_steps=total_steps, updates=Updates(planned=planned_updates, done=updates), counts=dict(counts))
         self.display.begin(total_steps, step)
+        self._training = True
 
     def step(self, step: int, epoch: int, updates: int, metrics: Mapping[str, float], counts: Mapping[str, int]) -> None:
         """One finished step; step 0 is the evaluation before training."""
@@ -91,11 +93,14 @@ class Reporter(AbstractContextManager["Reporter"]):
         """``reward.png``, at evaluations and checkpoints: a picture takes a quarter of a second, some steps less."""
         plot.reward_curve(self.metrics.path, self.folder / "reward.png", self.title)
 
-    def failed(self, error: BaseException, exit_code: int) -> None:
+    def failed(self, error: BaseException, exit_code: int) -> str:
+        """Publish and log a failure; returns the stage it happened in, with the step where there is one."""
         stage = self.phase.failed_in or self.phase.current
         message = str(error) if isinstance(error, JobError) else f"{type(error).__name__}: {error}"
         self._publish(failure=Failure(exit_code=exit_code, stage=stage, message=message))
-        self.log.failure("failed", error, phase=stage, exit_code=exit_code)
+        step = self.progress.step + 1
+        self.log.failure("failed", error, phase=stage, step=step, exit_code=exit_code)
+        return f"{stage} of step {step}" if self._training else stage
 
     def summary(self, outcome: str, facts: Mapping[str, str], good: bool = True) -> None:
         rows = metric_files.read(self.metrics.path)

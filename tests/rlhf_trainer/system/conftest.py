@@ -45,9 +45,9 @@ class Jobs:
     folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, example: str, *settings: str, flags: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    def start_file(self, manifest: Path, *settings: str, flags: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         overrides = [word for setting in settings for word in ("--set", setting)]
-        command = [sys.executable, "-m", "rlhf_api.cli", "run", str(EXAMPLES / example), *overrides, *flags]
+        command = [sys.executable, "-m", "rlhf_api", "run", str(manifest), *overrides, *flags]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / root) for root in ("crds", "trainer", "operator"))}
         # The fast lane pins one thread for its own process; a job decides for itself.
         environment.pop("OMP_NUM_THREADS", None)
@@ -55,13 +55,23 @@ class Jobs:
         self.started.append(process)
         return process
 
+    def start(self, example: str, *settings: str, flags: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        return self.start_file(EXAMPLES / example, *settings, flags=flags)
+
     def finish(self, process: subprocess.Popen[str], name: str) -> Run:
         output, _ = process.communicate(timeout=RUN_SECONDS)
         return Run(process.returncode, output, self.folder / "runs" / "default" / name)
 
     def run(self, example: str, *settings: str, flags: tuple[str, ...] = ()) -> Run:
-        """Run to the end."""
+        """Run one of examples/tiny to the end."""
         return self.finish(self.start(example, *settings, flags=flags), job_name(example))
+
+    def run_file(self, manifest: Path, name: str, *settings: str) -> Run:
+        return self.finish(self.start_file(manifest, *settings), name)
+
+    def named(self, name: str) -> Run:
+        """What a finished job of another name left in this folder."""
+        return Run(0, "", self.folder / "runs" / "default" / name)
 
     def kill_driver(self, process: subprocess.Popen[str]) -> None:
         """SIGKILL to the driver, the command's child that runs the job (its other child is the guardian)."""

@@ -119,7 +119,7 @@ def test_non_finite_value_at_an_action_token_names_the_row(make_job, make_traini
     at = int(((packed.rows_of == 5) & (packed.columns == 1)).nonzero())
     logp[at] = float("nan")
     counted = denominators([row.mask for row in rows], "token-mean")
-    with pytest.raises(JobError, match=r"nan at action token 1 of row 5 \(group 1\)"):
+    with pytest.raises(JobError, match=r"nan at row 5 \(group 1\), position 1"):
         actor_loss(logp, logp.new_empty(0), packed, rows, counted, 0.0, rl)
 
 

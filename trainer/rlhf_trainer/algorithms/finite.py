@@ -18,7 +18,7 @@ class NonFiniteError(JobError):
     """A NaN or an infinity at a position that counts."""
 
 
-def check(name: str, tensor: Tensor, mask: Tensor, row_ids: Sequence[int] | None = None, *, step: int | None = None) -> None:
+def check(name: str, tensor: Tensor, mask: Tensor, row_ids: Sequence[object] | None = None, *, step: int | None = None) -> None:
     """Raise NonFiniteError for the first non-finite entry of ``tensor`` where ``mask`` is True.
 
     tensor, mask: ``[N]`` or ``[N, T]``. ``row_ids``: the sample id of each row, default the row's index.

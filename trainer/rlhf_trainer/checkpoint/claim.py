@@ -65,9 +65,7 @@ def decide(stored: Claim | None, job_uid: str, attempt: int | None, holder: str)
     if not same_job:
         if job_uid in stored.superseded:
             raise FencedError(f"job {job_uid}: its folder now belongs to job {stored.job_uid} (attempt {stored.attempt})")
-        return Claim(
-            job_uid=job_uid, attempt=stored.attempt + attempt, offset=stored.attempt, holder=holder, superseded=superseded
-        )
+        return Claim(job_uid=job_uid, attempt=stored.attempt + attempt, offset=stored.attempt, holder=holder, superseded=superseded)
     number = stored.offset + attempt
     if number < stored.attempt:
         raise FencedError(f"attempt {number} of job {job_uid}: attempt {stored.attempt} has taken over")

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from rlhf_api.spec import CorrectionSpec, RlSpec
-from rlhf_trainer.algorithms import correction, kl, policy_losses
+from rlhf_trainer.algorithms import correction, finite, kl, policy_losses
 from rlhf_trainer.algorithms.aggregation import Denominators, aggregate
 from rlhf_trainer.algorithms.value_losses import value_loss
-from rlhf_trainer.errors import JobError
 from rlhf_trainer.models.packing import Packed
 from rlhf_trainer.types import TokenRow
 
@@ -41,9 +40,12 @@ def actor_loss(
     given = rows[0].fields if rows else {}
     _require_finite(logp, mask, rows, "log-prob of the policy")
     old = packed.field(rows, "old_logprobs") if "old_logprobs" in given else logp.detach()
+    _require_finite(old, mask, rows, "old log-prob of the policy")
     advantages = packed.field(rows, "advantages")
     _require_finite(advantages, mask, rows, "advantage")
     engine = packed.field(rows, "engine_logprobs") if "engine_logprobs" in given else None
+    if engine is not None:
+        _require_finite(engine, mask, rows, "log-prob of the engine")
     weight = correction.weights(old, engine, mask, rl.correction) if rl.correction is not None and engine is not None else None
     policy = policy_losses.policy_loss(logp, old, advantages, mask, rl.policy_loss, weight)
     policy_term = aggregate(policy.per_token, mask, denominators)
@@ -88,7 +90,9 @@ def critic_loss(values: Tensor, packed: Packed, rows: Sequence[TokenRow], denomi
     _require_finite(new, mask, rows, "value of the critic")
     returns = packed.field(rows, "returns")
     _require_finite(returns, mask, rows, "return")
-    per_token = value_loss(new, packed.field(rows, "old_values"), returns, mask, rl.value_loss.clip)
+    old = packed.field(rows, "old_values")
+    _require_finite(old, mask, rows, "old value of the critic")
+    per_token = value_loss(new, old, returns, mask, rl.value_loss.clip)
     loss = aggregate(per_token, mask, denominators)
     kept = torch.where(mask, returns, 0.0).double()
     residual = torch.where(mask, returns - new.detach(), 0.0).double()
@@ -134,8 +138,4 @@ def merge(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def _require_finite(values: Tensor, mask: Tensor, rows: Sequence[TokenRow], what: str) -> None:
     """NaN or infinity at an action token stops the step; at masked positions it is nobody's business."""
-    bad = mask & ~torch.isfinite(values)
-    if bool(bad.any()):
-        i, t = (int(x) for x in bad.nonzero()[0])
-        row = rows[i]
-        raise JobError(f"{what} is {float(values[i, t])} at action token {t} of row {row.row_id} (group {row.group_id})")
+    finite.check(what, values, mask, [f"{row.row_id} (group {row.group_id})" for row in rows])
