@@ -53,6 +53,8 @@ class RunCommand:
             return ExitCode.CONFIG
         for warning in loaded.warnings:
             print(f"warning: {warning}", file=sys.stderr)
+        job = loaded.job
+        print(f"{job.metadata.namespace}/{job.metadata.name}: starting Ray; models are loaded next", flush=True)
         return supervise(forwarded(args))
 
 

@@ -14,12 +14,20 @@ def moving_average(values: list[float]) -> list[float]:
     return [sum(values[i : i + WINDOW]) / WINDOW for i in range(len(values) - WINDOW + 1)]
 
 
-@pytest.mark.parametrize("example", ["grpo.yaml", "ppo.yaml", "ppo-reward-model.yaml"])
-def test_reward_rises_from_below_a_third_to_nine_tenths_of_the_best(jobs, example: str) -> None:
+@pytest.mark.parametrize(
+    ("example", "start"),
+    [
+        ("grpo.yaml", 0.3),
+        ("ppo.yaml", 0.3),
+        # A fitted reward model is not exact: it gives random answers 0.30 where the function gives 0.22.
+        ("ppo-reward-model.yaml", 0.34),
+    ],
+)
+def test_reward_rises_from_a_random_policys_to_nine_tenths_of_the_best(jobs, example: str, start: float) -> None:
     run = jobs.run(example)
     assert run.code == 0, run.output
     rewards = run.series("rollout/reward_mean")
-    assert rewards[0] < 0.3 * BEST_REWARD, rewards
+    assert rewards[0] < start * BEST_REWARD, rewards
     assert max(moving_average(rewards)) >= 0.9 * BEST_REWARD, rewards
 
 
