@@ -1,4 +1,4 @@
-"""Where a step's time goes, how far it is from the floor, and TRL on the same work. `make bench`; ten minutes on two cores.
+"""Where a step's time goes, how far it is from the floor, and TRL on the same work. `make bench`; a quarter of an hour on two cores.
 
 Everything is measured in this one run, one process group after the other, so that the ratios hold on a machine whose speed
 drifts. First steps are warm-up and are left out; figures are medians of the others.
@@ -153,15 +153,15 @@ def main() -> None:
         with np.load(sampled) as rollout:
             rows += floor_rows(step, rollout, train)
         rows += sync_rows(metrics, train["memcpy_gb_per_second"]) + memory_rows(metrics)
+        work = f"{settings['prompts_per_step']} prompts x {settings['samples']} samples x {settings['max_new_tokens']} tokens"
+        print(f"\n{work}, {settings['dtype']}, {settings['threads']} threads, medians without the first of {settings['steps']} steps\n")
+        print(table(rows), flush=True)
         if arguments.no_trl or importlib.util.find_spec("trl") is None:
-            rows.append(("TRL", "not measured: not installed, or --no-trl"))
+            print("\nTRL was not measured: not installed, or --no-trl")
         else:
             run_script("trl_grpo.py", given, trl)
             length = median([row["rollout/response_length_mean"] for row in metrics])
-            rows += trl_rows(step, length, json.loads(trl.read_text()))
-    work = f"{settings['prompts_per_step']} prompts x {settings['samples']} samples x {settings['max_new_tokens']} tokens"
-    print(f"\n{work}, {settings['dtype']}, {settings['threads']} threads, medians of {settings['steps'] - 1} steps\n")
-    print(table(rows))
+            print(table(trl_rows(step, length, json.loads(trl.read_text()))))
     print(f"\n{(time.monotonic() - started) / 60:.1f} minutes")
 
 
