@@ -97,16 +97,16 @@ def run(job: RLHFJob, base_dir: Path, options: RunOptions) -> ExitCode:
                 return _run(job, base_dir, options, store, report, stop)
         except StopRequested as request:
             events.event("stopped", reason=str(request))
-            report.summary(str(request), {"folder": str(folder)}, good=False)
+            report.summary(str(request), {"folder": str(folder)})
             return request.exit_code
         except KeyboardInterrupt:
             events.event("interrupted")
-            report.summary("interrupted; the same command continues from the last checkpoint", {"folder": str(folder)}, good=False)
+            report.bad_end("interrupted; the same command continues from the last checkpoint", {"folder": str(folder)})
             return ExitCode.STOPPED
         except Exception as error:
             code = error.exit_code if isinstance(error, JobError) else ExitCode.USER
             stage = report.failed(error, code)
-            report.summary(f"failed in {stage}: {_text(error)}", {"log": str(folder / log.FILE_NAME)}, good=False)
+            report.bad_end(f"failed in {stage}: {_text(error)}", {"log": str(folder / log.FILE_NAME)})
             return code
 
 

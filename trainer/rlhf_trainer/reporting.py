@@ -102,9 +102,13 @@ class Reporter(AbstractContextManager["Reporter"]):
         self.log.failure("failed", error, phase=stage, step=step, exit_code=exit_code)
         return f"{stage} of step {step}" if self._training else stage
 
-    def summary(self, outcome: str, facts: Mapping[str, str], good: bool = True) -> None:
-        rows = metric_files.read(self.metrics.path)
-        self.display.summary(outcome, {**summarize(rows), **facts}, good)
+    def summary(self, outcome: str, facts: Mapping[str, str]) -> None:
+        """The end of a run that did what it should: what came of it, then ``facts``."""
+        self.display.summary(outcome, {**summarize(metric_files.read(self.metrics.path)), **facts})
+
+    def bad_end(self, outcome: str, facts: Mapping[str, str]) -> None:
+        """Why a run ended early; its numbers would only hide that."""
+        self.display.summary(outcome, facts, good=False)
 
     def _publish(self, **changes: object) -> None:
         self.progress = self.progress.model_copy(update=changes)
