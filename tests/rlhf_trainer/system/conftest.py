@@ -79,6 +79,13 @@ class Jobs:
             if "rlhf_trainer.run" in child.cmdline():
                 child.kill()
 
+    def kill_actor(self, process: subprocess.Popen[str], name: str) -> None:
+        """SIGKILL to a Ray actor of the job, by its class name."""
+        victims = [child for child in psutil.Process(process.pid).children(recursive=True) if f"ray::{name}" in " ".join(child.cmdline())]
+        assert victims, f"no ray::{name}"
+        for victim in victims:
+            victim.kill()
+
     def close(self) -> None:
         for process in self.started:
             if process.poll() is None:

@@ -87,6 +87,21 @@ def test_killed_inside_a_save_it_continues_from_the_checkpoint_before(jobs, whol
     same_end(whole, again)
 
 
+@pytest.mark.parametrize("actor", ["ModelWorker", "RolloutEngine"])
+def test_a_lost_process_is_an_infrastructure_failure_and_the_command_continues(jobs, whole, leftovers, actor: str) -> None:
+    process = jobs.start("grpo.yaml", *SETTINGS)
+    folder = jobs.folder / "runs" / "default" / "tiny-grpo"
+    assert wait_for(lambda: (folder / "step-000002" / "manifest.json").exists())
+    jobs.kill_actor(process, actor)
+    lost = jobs.finish(process, "tiny-grpo")
+    assert lost.code == 75, lost.output
+    assert "lost" in lost.output
+    assert leftovers() == []
+    again = jobs.run("grpo.yaml", *SETTINGS)
+    assert again.code == 0, again.output
+    same_end(whole, again)
+
+
 def test_the_command_itself_killed_leaves_nothing(jobs, leftovers) -> None:
     process = jobs.start("grpo.yaml", *SETTINGS)
     folder = jobs.folder / "runs" / "default" / "tiny-grpo"

@@ -11,9 +11,7 @@ SHORT = ("spec.training.maxSteps=2", "spec.logging.tensorboard=false", "spec.eva
 
 def test_two_ranks_and_two_engines_give_the_losses_of_one(jobs) -> None:
     one = jobs.run("grpo.yaml", *SHORT, "metadata.name=one")
-    two = jobs.run(
-        "grpo.yaml", *SHORT, "metadata.name=two", "spec.placement.actor.gpusPerNode=2", "spec.placement.rollout.engines=2"
-    )
+    two = jobs.run("grpo.yaml", *SHORT, "metadata.name=two", "spec.placement.actor.gpusPerNode=2", "spec.placement.rollout.engines=2")
     assert one.code == 0, one.output
     assert two.code == 0, two.output
     first, second = jobs.named("one"), jobs.named("two")

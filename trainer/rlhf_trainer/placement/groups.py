@@ -5,7 +5,7 @@ Every call names its role and has a deadline; a lost process is one RetryError, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -15,6 +15,9 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from rlhf_trainer.errors import JobError, RetryError
 
 CALL_TIMEOUT_SECONDS = 3600.0
+LOST_WAIT_SECONDS = 5.0
+# torch 2.13, gloo and NCCL process groups.
+BROKEN_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL", "ProcessGroup", "Broken pipe")
 
 
 def gather(refs: Sequence[Any], who: Sequence[str], what: str, timeout_seconds: float = CALL_TIMEOUT_SECONDS) -> list[Any]:
@@ -28,9 +31,34 @@ def gather(refs: Sequence[Any], who: Sequence[str], what: str, timeout_seconds: 
     except RayTaskError as error:
         if isinstance(error.cause, JobError):
             raise error.cause from None
+        # A rank that waits for a lost one fails first, with an error of its own.
+        lost = lost_processes(refs, who)
+        if lost or is_broken_connection(error.cause):
+            raise RetryError(f"{what}: {f'lost {lost}' if lost else 'a connection between processes broke'}: {error.cause}") from error
         raise
     except RayActorError as error:
-        raise RetryError(f"{what}: lost a process of {', '.join(who)}: {error}") from error
+        raise RetryError(f"{what}: lost {lost_processes(refs, who) or ', '.join(who)}: {error}") from error
+
+
+def lost_processes(refs: Sequence[Any], who: Sequence[str]) -> str:
+    """Names of the processes that are gone, once the others had a moment to notice."""
+    done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=LOST_WAIT_SECONDS)
+    gone = []
+    for name, ref in zip(who, refs, strict=True):
+        if ref in done:
+            try:
+                ray.get(ref)
+            except RayActorError:
+                gone.append(name)
+            except RayTaskError:
+                continue
+    return ", ".join(gone)
+
+
+def is_broken_connection(cause: BaseException | None) -> bool:
+    """Whether a collective failed because its peer went away or was too late: torch raises bare RuntimeErrors for gloo."""
+    text = str(cause)
+    return isinstance(cause, RuntimeError) and any(sign in text for sign in BROKEN_CONNECTION)
 
 
 class WorkerGroup:
@@ -73,6 +101,3 @@ def by_row(results: Sequence[Sequence[tuple[Any, ...]]], num_rows: int) -> list[
     if sorted(rows) != list(range(num_rows)):
         raise RuntimeError(f"expected results for rows 0..{num_rows - 1}, got {sorted(rows)}")
     return [rows[row_id] for row_id in range(num_rows)]
-
-
-Spawn = Callable[..., ActorHandle]
