@@ -16,7 +16,7 @@ from rlhf_trainer.loops.rl import RlState
 from rlhf_trainer.placement.groups import WorkerGroup, by_row
 from rlhf_trainer.sync.turns import Turn
 from rlhf_trainer.training.batching import plan
-from rlhf_trainer.training.losses import merge as merge_ranks
+from rlhf_trainer.training.losses import merge
 from rlhf_trainer.types import Reward, Rollout, TokenRow, token_row
 
 MicroBatches = list[list[list[TokenRow]]]
@@ -134,6 +134,11 @@ class Learner:
 
 def norm_length(rl: RlSpec) -> int:
     return rl.policy_loss.norm_length or rl.rollout.max_new_tokens
+
+
+def merge_ranks(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Per-rank sums of one update -> sums over all ranks; every rank reports the same global gradient norm."""
+    return merge(ranks) | {"grad_norm": ranks[0]["grad_norm"]}
 
 
 def accumulate(stats: dict[str, float], more: Mapping[str, float], prefix: str = "") -> None:
