@@ -6,7 +6,10 @@ from rlhf_trainer.loops.learner import accumulate, merge_ranks
 
 
 def test_ranks_add_up_but_share_one_gradient_norm() -> None:
-    ranks = [{"loss": 0.25, "tokens": 3.0, "ratio_max": 1.1, "grad_norm": 2.0}, {"loss": 0.5, "tokens": 5.0, "ratio_max": 1.4, "grad_norm": 2.0}]
+    ranks = [
+        {"loss": 0.25, "tokens": 3.0, "ratio_max": 1.1, "grad_norm": 2.0},
+        {"loss": 0.5, "tokens": 5.0, "ratio_max": 1.4, "grad_norm": 2.0},
+    ]
     assert merge_ranks(ranks) == {"loss": 0.75, "tokens": 8.0, "ratio_max": 1.4, "grad_norm": 2.0}
 
 
