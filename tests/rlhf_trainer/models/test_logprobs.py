@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf_trainer.models.logprobs import token_logprobs
+from rlhf_trainer.models.logprobs import entropy_of, logged_entropy, token_logprobs
 
 
 @pytest.fixture
@@ -56,3 +56,9 @@ def test_without_gradient_values_are_the_same(problem):
         chunked, entropy = token_logprobs(hidden, targets, head, 1.0, chunk_tokens=8)
     assert entropy.numel() == 0
     torch.testing.assert_close(chunked, plain, atol=1e-6, rtol=0)
+
+
+def test_logged_entropy_equals_the_one_with_a_gradient_also_where_ids_are_forbidden():
+    logits = torch.randn(40, 300, generator=torch.Generator().manual_seed(3)) * 4
+    logits[3, 10:] = float("-inf")
+    torch.testing.assert_close(logged_entropy(logits), entropy_of(logits), atol=2e-6, rtol=0)

@@ -62,11 +62,11 @@ def entropy_of(logits: Tensor) -> Tensor:
 
 
 def logged_entropy(logits: Tensor) -> Tensor:
-    """The same without a gradient, as ``logsumexp - sum p x``: ten times faster, a few rows at a time that stay in the cache."""
+    """The same without a gradient: several times faster, a few rows at a time that stay in the cache over all passes."""
     parts = []
     with torch.no_grad():
         for part in logits.split(ENTROPY_ROWS):
+            logp = part - part.logsumexp(-1, keepdim=True)
             # A forbidden id (-inf) has p = 0; its product must be 0 and not NaN.
-            weighted = torch.linalg.vecdot(part.softmax(-1), part.clamp_min(FORBIDDEN))
-            parts.append(part.logsumexp(-1) - weighted)
+            parts.append(-torch.linalg.vecdot(logp.exp(), logp.clamp_min_(FORBIDDEN)))
     return torch.cat(parts) if parts else logits.new_empty(0)
