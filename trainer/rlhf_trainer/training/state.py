@@ -18,6 +18,7 @@ import torch.distributed as dist
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_trainer.errors import ConfigError, JobError
+from rlhf_trainer.sync.check import bit_sums
 from rlhf_trainer.training.deepspeed_engine import TrainingEngine, whole
 
 TAG = "state"
@@ -122,7 +123,7 @@ def _words(layout: Layout) -> str:
     return f"{layout.world_size} ranks, ZeRO stage {layout.zero_stage}, {layout.dtype}"
 
 
-def _checksum(engine: TrainingEngine) -> float:
-    """Sum of this rank's weights in fp64; equal bits give an equal sum."""
+def _checksum(engine: TrainingEngine) -> int:
+    """Sum of the bit patterns of this rank's weights: an integer sum has no rounding, so the number of threads doesn't matter."""
     shards = [getattr(parameter, "ds_tensor", parameter) for parameter in engine.module.parameters()]
-    return float(sum(shard.detach().double().sum().item() for shard in shards))
+    return sum(int(bit_sums(shard.detach().flatten()[None]).item()) for shard in shards)
