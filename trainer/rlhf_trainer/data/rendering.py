@@ -7,6 +7,7 @@ is the BOS of SmolLM2) belongs to the text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from rlhf_trainer.errors import ConfigError
 
 PLACEHOLDER = "{}"
 PROBE = "a"
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""JSON's ``\\ud800`` without its other half; pairs were joined to one character on reading."""
 
 
 class RowError(ValueError):
@@ -55,6 +58,13 @@ class Renderer:
 
     def text(self, prompt: object) -> str:
         """``prompt``: text, or chat messages ``[{"role": ..., "content": ...}]``. Raises ``RowError``."""
+        text = self._text(prompt)
+        if (found := SURROGATE.search(text)) is not None:
+            place = f"near {shorten(ascii(text[max(0, found.start() - 20) : found.end() + 20]), 120)}"
+            raise RowError(f"holds the lone surrogate {ascii(found.group())[1:-1]} {place}, which is no character and can't be tokenised")
+        return text
+
+    def _text(self, prompt: object) -> str:
         data = self._data
         if isinstance(prompt, str):
             filled = _fill(data.prompt_template, prompt)
