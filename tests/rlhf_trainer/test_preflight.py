@@ -131,3 +131,40 @@ def test_given_tokenizer_is_used(folder, model):
     from rlhf_trainer.models.tiny import make_tokenizer
 
     preflight.check(job_of(model, applyChatTemplate=True), folder, make_tokenizer())
+
+
+@pytest.mark.parametrize("on_error", ["zero", "drop"])
+@pytest.mark.parametrize("body", ["raise KeyError('boom')", "while True: pass", "return [float('nan')] * len(queries)"])
+def test_failing_reward_only_warns_when_the_job_goes_on_without_it(folder, caplog, on_error, body):
+    (folder / "reward.py").write_text(f"def reward_func(queries):\n    {body}\n")
+    job = job_of("owner/model", sources=[{"function": {"file": "reward.py", "timeoutSeconds": 0.5, "onError": on_error}}])
+    assert preflight.dry_run(job, folder) == []
+    (record,) = caplog.records
+    assert "spec.rl.reward.sources[0]" in record.message
+    assert f"onError: {on_error}" in record.message
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import nowhere\n", "def reward_func(x): return [1]\n", "def reward_func(queries): return [1.0]\n", "import os\nos._exit(3)\n"],
+)
+def test_broken_reward_contract_is_a_fault_whatever_on_error_says(folder, source):
+    (folder / "reward.py").write_text(source)
+    job = job_of("owner/model", sources=[{"function": {"file": "reward.py", "timeoutSeconds": 5, "onError": "zero"}}])
+    assert fields(job, folder) == ["spec.rl.reward.sources[0].function.file"]
+
+
+def test_lone_surrogate_in_a_prompt_is_named_with_its_line(folder, model):
+    with (folder / "sums.jsonl").open("a") as file:
+        file.write('{"question": "a \\ud800 b", "answer": "2"}\n')
+    (violation,) = preflight.dry_run(job_of(model), folder)
+    assert violation.field == "spec.data.promptKey"
+    assert "line 3" in violation.rule
+    assert r"lone surrogate \ud800" in violation.rule
+    str(violation).encode()
+
+
+def test_lone_surrogate_in_a_label_is_left_to_the_reward_function(folder, model):
+    (folder / "sums.jsonl").write_text('{"question": "a", "answer": "\\udc00"}\n')
+    (folder / "reward.py").write_text("def reward_func(queries, labels): return [float(label == chr(0xdc00)) for label in labels]\n")
+    assert preflight.dry_run(job_of(model), folder) == []

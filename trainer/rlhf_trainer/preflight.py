@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from rlhf_trainer.rewards.function_host import RewardContractError, RewardError
 from rlhf_trainer.rewards.outcomes import evaluate
 from rlhf_trainer.rewards.pipeline import columns_of, describe_row, host_of
 from rlhf_trainer.types import Prompt, Rollout
+
+log = logging.getLogger(__name__)
 
 ROWS_READ = 32
 ROWS_SCORED = 2
@@ -138,8 +141,10 @@ def _check_rewards(job: RLHFJob, base_dir: Path, prompts: Sequence[Prompt], toke
                 if rollouts:
                     outcomes = evaluate(host, columns, True, [describe_row(rollout) for rollout in rollouts])
                     problem = next((outcome.problem for outcome in outcomes if outcome.problem is not None), None)
-                    if problem is not None:
+                    if problem is not None and source.function.on_error == "fail":
                         raise problem
+                    if problem is not None:
+                        log.warning("%s: %s. The job goes on, onError: %s", field, str(problem).rstrip("."), source.function.on_error)
         except RewardError as error:
             hint = None if isinstance(error, RewardContractError) else "accept these rows: each row's label stands in for the response"
             faults.append(DataError(Violation(f"{field}.function.file", source.function.file, str(error).rstrip("."), hint)))
@@ -149,7 +154,8 @@ def _check_rewards(job: RLHFJob, base_dir: Path, prompts: Sequence[Prompt], toke
 
 def _placeholder(group_id: int, prompt: Prompt, tokenizer: Any | None) -> Rollout:
     """A rollout as the engine could have made it, with the label as its text."""
-    text = prompt.label if isinstance(prompt.label, str) else ""
+    # No engine can make a lone surrogate, and no tokenizer reads one.
+    text = prompt.label.encode(errors="replace").decode() if isinstance(prompt.label, str) else ""
     response = tokenizer(text, add_special_tokens=False)["input_ids"] if tokenizer is not None else []
     ids = np.array([*prompt.ids, *response], dtype=np.int32)
     is_action = np.arange(len(ids)) >= len(prompt.ids)
