@@ -1,4 +1,8 @@
 import io
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
 
@@ -106,6 +110,81 @@ def test_markup_in_a_path_is_shown_as_it_is():
     stream = io.StringIO()
     Display(Phases(), stream=stream).header("t", {"folder": "/a/[red]b"})
     assert "/a/[red]b" in stream.getvalue()
+
+
+TRAINING = """
+from rlhf_trainer.telemetry.display import Display
+from rlhf_trainer.telemetry.phases import Phases
+import sys, time
+with Display(Phases(), 3, terminal="terminal" in sys.argv) as display:
+    display.header("t", {"folder": "/a \u2192 b"})
+    input()
+    for step in range(3):
+        display.step(step + 1, {"rollout/reward_mean": 0.5})
+        time.sleep(0.2)
+    print("others print too", flush=True)
+    display.summary("done", {})
+print("trained", file=sys.stderr)
+"""
+
+
+def trained(*arguments: str, stdout: int | None, close=lambda: None, encoding: str = "utf-8") -> None:
+    """Three steps in a process of their own, after ``close`` broke its stdout."""
+    environment = os.environ | {"PYTHONPATH": ":".join(sys.path), "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-c", TRAINING, *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment)
+    if stdout is not None:
+        os.close(stdout)
+    close()
+    _, said = process.communicate("go\n", timeout=60)
+    assert said == "trained\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [(), ("terminal",)], ids=["plain", "live"])
+def test_training_goes_on_when_the_reader_of_a_pipe_is_gone(arguments):
+    reader, writer = os.pipe()
+    trained(*arguments, stdout=writer, close=lambda: os.close(reader))
+
+
+@pytest.mark.parametrize("arguments", [(), ("terminal",)], ids=["plain", "live"])
+def test_training_goes_on_when_the_terminal_is_gone(arguments):
+    controller, terminal = pty.openpty()
+    trained(*arguments, stdout=terminal, close=lambda: os.close(controller))
+
+
+def test_training_goes_on_when_the_disk_of_the_log_is_full():
+    trained(stdout=os.open("/dev/full", os.O_WRONLY))
+
+
+def test_characters_that_the_terminal_lacks_do_not_end_training():
+    reader, writer = os.pipe()
+    trained(stdout=writer, encoding="ascii")
+    with open(reader) as stream:
+        assert "/a ? b" in stream.read()
+
+
+def test_closed_and_missing_streams_are_silent(monkeypatch):
+    stream = open(os.devnull, "w")  # noqa: SIM115
+    stream.close()
+    Display(Phases(), stream=stream).notice("x")
+    monkeypatch.setattr(sys, "stdout", None)
+    with Display(Phases()) as display:
+        display.notice("x")
+
+
+def test_a_reader_that_lags_loses_lines_but_not_the_display():
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    display = Display(Phases(), stream=open(writer, "w"))  # noqa: SIM115
+    for _ in range(300):
+        display.notice("x" * 1000)
+    while len(os.read(reader, 1 << 16)) == 1 << 16:
+        pass
+    display.notice("the last line")
+    assert b"the last line" in os.read(reader, 1 << 16)
+    os.close(reader)
+    display.notice("y")
 
 
 def test_pace_is_the_mean_of_recent_steps():

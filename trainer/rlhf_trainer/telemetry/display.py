@@ -1,10 +1,14 @@
 """What a person watches: a header, one line a step, a live line with the running phase, a summary.
 
-On a terminal the steps form a table above a live line; anywhere else each step is one self-explaining line.
+On a terminal the steps form a table above a live line; anywhere else each step is one self-explaining line. A reader
+that goes away (``| head``, a closed terminal) ends the display, not the training.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -46,8 +50,9 @@ class Display:
         width: int | None = None,
     ) -> None:
         stream = stream or sys.stdout
-        is_terminal = stream.isatty() if terminal is None else terminal
-        self._console = Console(file=stream, force_terminal=is_terminal, width=width, highlight=False, soft_wrap=not is_terminal)
+        found = _prepare(stream)
+        is_terminal = found if terminal is None else terminal
+        self._console = _LastingConsole(file=stream, force_terminal=is_terminal, width=width, highlight=False, soft_wrap=not is_terminal)
         self._terminal = is_terminal
         self._phases = phases
         self._clock = clock
@@ -166,6 +171,38 @@ class Display:
     def live_parts(self) -> tuple[str, float, int, int, str]:
         """Phase, its seconds, steps done, all steps, ETA: what the live line shows now."""
         return self._phases.current, self._phases.elapsed_seconds, self._done, self.pace.total_steps, self._eta()
+
+
+class _LastingConsole(Console):
+    """Falls silent for good when its stream breaks, where rich ends the program."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        except BlockingIOError:
+            # A reader that lags behind a non-blocking pipe: these lines are lost, later ones are not.
+            self.quiet = True
+            with self:
+                pass
+            self.quiet = False
+        except (OSError, ValueError):
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        # What the stream still holds, and what others print, would fail again, at the latest when the interpreter ends.
+        with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
+
+
+def _prepare(stream: TextIO | None) -> bool:
+    """Whether ``stream`` is a terminal; None: the process was started without one. Characters it lacks become ``?``."""
+    try:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+        return stream is not None and stream.isatty()
+    except (OSError, ValueError):
+        return False
 
 
 class _LiveLine:
