@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -75,16 +76,26 @@ class LoadedManifest:
         return self.source.locate(violation)
 
     def materialize(self, folder: Path) -> Path:
-        """The folder that relative paths refer to: ``base_dir``, or ``folder`` filled with ``files`` and links to ``base_dir``."""
+        """The folder that relative paths refer to: ``base_dir``, or ``folder`` with ``files`` and links to ``base_dir``.
+
+        ``folder`` is made anew: what an earlier call, or anybody else, left in it is gone.
+        """
         if not self.files:
             return self.base_dir
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in self.files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        for entry in self.base_dir.iterdir():
-            link = folder / entry.name
-            if entry.resolve() != folder.resolve() and not link.exists():
-                link.symlink_to(entry.resolve())
+        parent = folder.parent.resolve()
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=parent, ignore_cleanup_errors=True) as scratch:
+            built = Path(scratch, "new")
+            built.mkdir()
+            for name, text in self.files.items():
+                (built / name).write_text(text, encoding="utf-8")
+            for entry in self.base_dir.iterdir():
+                if entry.name not in self.files and entry not in (parent / folder.name, Path(scratch)):
+                    (built / entry.name).symlink_to(entry)
+            # A folder cannot replace a full one in a single step; the old one goes with the scratch folder.
+            if folder.exists() or folder.is_symlink():
+                folder.rename(Path(scratch, "old"))
+            built.rename(folder)
         return folder
 
 

@@ -177,6 +177,55 @@ def test_config_map_in_the_same_file_brings_files(tmp_path: Path) -> None:
     assert (folder / "train.jsonl").read_text() == "{}"
 
 
+def test_config_map_file_never_overwrites_the_users_file_of_that_name(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"{CONFIG_MAP.replace('reward.py', 'other.py')}---\n{JOB}")
+    own = tmp_path / "reward.py"
+    own.write_text("the user's")
+    folder = manifest.load(path).materialize(tmp_path / "scratch")
+    assert (folder / "reward.py").read_text() == "the user's"
+    path.write_text(f"{CONFIG_MAP}---\n{JOB}")
+    manifest.load(path).materialize(folder)
+    assert (folder / "reward.py").read_text().startswith("def reward_func")
+    assert own.read_text() == "the user's"
+
+
+def test_file_of_a_removed_key_or_of_anybody_else_does_not_stay(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"{CONFIG_MAP}---\n{JOB}")
+    folder = manifest.load(path).materialize(tmp_path / "a" / "b" / "scratch")
+    (folder / "more").mkdir()
+    path.write_text(f"{CONFIG_MAP.replace('reward.py', 'other.py')}---\n{JOB}")
+    manifest.load(path).materialize(folder)
+    assert sorted(entry.name for entry in folder.iterdir()) == ["a", "job.yaml", "other.py"]
+    assert [entry.name for entry in folder.parent.iterdir()] == ["scratch"]
+
+
+def test_files_are_brought_again_after_the_manifests_folder_moved(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    (first / "job.yaml").write_text(f"{CONFIG_MAP}---\n{JOB}")
+    (first / "train.jsonl").write_text("{}")
+    (first / "broken").symlink_to(first / "nowhere")
+    folder = manifest.load(first / "job.yaml").materialize(tmp_path / "scratch")
+    first.rename(second)
+    manifest.load(second / "job.yaml").materialize(folder)
+    assert (folder / "train.jsonl").read_text() == "{}"
+
+
+def test_folder_for_files_may_be_beside_the_manifest_or_a_link(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"{CONFIG_MAP}---\n{JOB}")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "keep").write_text("")
+    (tmp_path / "scratch").symlink_to(elsewhere)
+    for _ in range(2):
+        folder = manifest.load(path).materialize(tmp_path / "scratch")
+        assert sorted(entry.name for entry in folder.iterdir()) == ["elsewhere", "job.yaml", "reward.py"]
+    assert (elsewhere / "keep").exists()
+
+
 def test_lines_of_a_later_document_are_those_of_the_file(tmp_path: Path) -> None:
     (fault,) = _faults(tmp_path, f"{CONFIG_MAP}---\n{JOB.replace('grpo', 'x')}")
     assert fault.where == f"{tmp_path / 'job.yaml'}:14"
