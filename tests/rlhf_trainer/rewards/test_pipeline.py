@@ -168,6 +168,28 @@ def test_one_bad_row_does_not_poison_the_batch(pipeline_of, on_error, bad, count
     assert pipeline.counts == {"errors": 1, count: 1}
 
 
+NOTHING = {"errors": 0, "timeouts": 0, "zeroed": 0, "dropped": 0, "unscored": 0}
+
+
+def test_facts_of_a_batch_are_those_of_the_last_training_call(pipeline_of):
+    pipeline = pipeline_of(BAD_ROW, onError="zero")
+    assert pipeline.last_batch == NOTHING
+    pipeline.score(rollouts_of("0", "0", "4"))
+    assert pipeline.last_batch == NOTHING | {"errors": 2, "zeroed": 2}
+    pipeline.score(rollouts_of("0"), update_statistics=False)
+    assert pipeline.last_batch == NOTHING | {"errors": 2, "zeroed": 2}
+    assert pipeline.counts == {"errors": 2, "zeroed": 2}
+    pipeline.score(rollouts_of("1"))
+    assert pipeline.last_batch == NOTHING
+    assert pipeline.counts == {"errors": 2, "zeroed": 2}
+
+
+def test_a_rollout_is_zeroed_once_and_errors_count_by_source(pipeline_of):
+    pipeline = pipeline_of(BAD_ROW, BAD_ROW, onError="zero")
+    pipeline.score(rollouts_of("0", "1"))
+    assert pipeline.last_batch == NOTHING | {"errors": 2, "zeroed": 1}
+
+
 def test_fault_that_no_row_shows_alone_names_the_batch(pipeline_of):
     with pytest.raises(DataError, match=r"only together.*Row: the batch that begins with row 10 of sums"):
         pipeline_of("if len(labels) > 1: raise ValueError('only together')\nreturn [1.0]").score(rollouts_of("", ""))

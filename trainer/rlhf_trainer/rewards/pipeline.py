@@ -30,6 +30,7 @@ ModelScorer = Callable[[Sequence[Rollout]], Sequence[float]]
 OnError = Literal["fail", "zero", "drop"]
 STRICTEST: tuple[OnError, ...] = ("fail", "drop", "zero")
 MODEL_SOURCE = "model"
+BATCH_FACTS = ("errors", "timeouts", "zeroed", "dropped", "unscored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,9 @@ class RewardPipeline:
             raise ConfigError(Violation("spec.rl.reward.sources", MODEL_SOURCE, "there is no reward model to score with", "models.reward"))
         self._moments = {source.name: RunningMoments() for source in self._sources if source.spec.normalize}
         self.counts: Counter[str] = Counter()
-        """Rollouts since the job began: errors, timeouts, not_applicable (by source), zeroed, dropped, unscored."""
+        """Training rollouts since the job began: errors, timeouts and not_applicable by source; zeroed, dropped, unscored."""
+        self.last_batch: Mapping[str, int] = dict.fromkeys(BATCH_FACTS, 0)
+        """``BATCH_FACTS`` of the last call of ``score`` that was for training."""
 
     def start(self) -> None:
         """Start the processes and import the reward files. Raises ``DataError``."""
@@ -81,14 +84,22 @@ class RewardPipeline:
                 source.host.close()
 
     def score(self, rollouts: Sequence[Rollout], *, update_statistics: bool = True) -> list[Reward]:
-        """One ``Reward`` a rollout, in order. ``update_statistics`` False: evaluation leaves the running moments alone."""
-        if not rollouts:
-            return []
-        results = {source.name: self._outcomes(source, rollouts) for source in self._sources}
+        """One ``Reward`` a rollout, in order. ``update_statistics`` False: evaluation leaves moments, counts and ``last_batch`` alone."""
+        tally: Counter[str] = Counter()
+        rewards = self._rewards(rollouts, tally, update_statistics) if rollouts else []
+        if update_statistics:
+            self.counts += tally
+            self.last_batch = {name: tally[name] for name in BATCH_FACTS}
+        return rewards
+
+    def _rewards(self, rollouts: Sequence[Rollout], tally: Counter[str], update_statistics: bool) -> list[Reward]:
+        """Adds what happened to ``tally``."""
+        results = {source.name: self._outcomes(source, rollouts, tally) for source in self._sources}
         if update_statistics:
             for name, moments in self._moments.items():
                 self._moments[name] = moments.update([o.value for o in results[name] if o.value is not None])
-        return [self._combine({name: rows[row] for name, rows in results.items()}, rollouts[row]) for row in range(len(rollouts))]
+        by_row = [{name: rows[row] for name, rows in results.items()} for row in range(len(rollouts))]
+        return [self._combine(by_source, rollout, tally) for by_source, rollout in zip(by_row, rollouts, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
         return {"moments": {name: asdict(moments) for name, moments in self._moments.items()}, "counts": dict(self.counts)}
@@ -97,7 +108,7 @@ class RewardPipeline:
         self._moments = {name: RunningMoments(**moments) for name, moments in state["moments"].items()}
         self.counts = Counter(state["counts"])
 
-    def _outcomes(self, source: _Source, rollouts: Sequence[Rollout]) -> list[Outcome]:
+    def _outcomes(self, source: _Source, rollouts: Sequence[Rollout], tally: Counter[str]) -> list[Outcome]:
         if source.host is None:
             return self._model_outcomes(source, rollouts)
         fails = source.on_error == "fail"
@@ -109,8 +120,7 @@ class RewardPipeline:
         bad = next((outcome.problem for outcome in found if outcome.problem is not None), None)
         if bad is not None and fails:
             raise failure(source.field, bad) from bad
-        tally = outcomes.count(found)
-        self.counts.update(tally)
+        tally += outcomes.count(found)
         if bad is not None:
             log.warning("%s: %d of %d rollouts failed, onError: %s. First: %s", source.name, _bad(found), len(found), source.on_error, bad)
         return found
@@ -125,13 +135,13 @@ class RewardPipeline:
                 raise DataError(f"{source.field}: the reward model gave {score} for {describe_row(rollout)}")
         return [Outcome("ok", score) for score in scores]
 
-    def _combine(self, by_source: Mapping[str, Outcome], rollout: Rollout) -> Reward:
+    def _combine(self, by_source: Mapping[str, Outcome], rollout: Rollout, tally: Counter[str]) -> Reward:
         parts: dict[str, float | None] = {}
         logs: dict[str, float] = {}
         weighted: list[float] = []
         raw: list[float] = []
         explicit: list[tuple[float, float]] = []
-        is_dropped = False
+        is_dropped = is_zeroed = False
         for source in self._sources:
             outcome = by_source[source.name]
             parts[source.name] = outcome.value
@@ -140,7 +150,7 @@ class RewardPipeline:
             weight = source.spec.weight
             if outcome.problem is not None:
                 is_dropped = is_dropped or source.on_error == "drop"
-                self._count("zeroed", source.on_error == "zero")
+                is_zeroed = is_zeroed or source.on_error == "zero"
                 weighted.append(0.0)
                 raw.append(0.0)
             elif outcome.value is not None:
@@ -150,27 +160,25 @@ class RewardPipeline:
                 if outcome.score is not None:
                     explicit.append((abs(weight), outcome.score))
         if not weighted:
+            tally["unscored"] += 1
             is_dropped = self._unscored(rollout) == "drop"
+            is_zeroed = not is_dropped
             weighted, raw = [0.0], [0.0]
         if is_dropped:
-            self.counts["dropped"] += 1
+            tally["dropped"] += 1
             return Reward(None, None, parts, logs)
+        if is_zeroed:
+            tally["zeroed"] += 1
         return Reward(math.fsum(weighted), _score(explicit, math.fsum(raw)), parts, logs)
-
-    def _count(self, name: str, applies: bool) -> None:
-        if applies:
-            self.counts[name] += 1
 
     def _unscored(self, rollout: Rollout) -> OnError:
         """No source applies: the strictest ``onError`` among the sources decides."""
         decided = {source.on_error for source in self._sources}
         on_error = next(choice for choice in STRICTEST if choice in decided)
-        self.counts["unscored"] += 1
         if on_error == "fail":
             names = ", ".join(source.name for source in self._sources)
             rule = f"no source scores {describe_row(rollout)} (asked: {names}; each returned None)"
             raise DataError(Violation("spec.rl.reward.sources", names, rule, "a number for each rollout, or onError: zero or drop"))
-        self._count("zeroed", on_error == "zero")
         return on_error
 
 
