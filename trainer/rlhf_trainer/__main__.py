@@ -12,8 +12,10 @@ import ray
 from rlhf_api import manifest
 from rlhf_api.exit_codes import ExitCode
 from rlhf_api.resolve import to_yaml
-from rlhf_trainer.driver import RunOptions, run
+from rlhf_trainer.driver import RunOptions, job_folder, run
+from rlhf_trainer.errors import JobError
 from rlhf_trainer.run import with_uid
+from rlhf_trainer.stop import stop_on_signals
 from rlhf_trainer.telemetry.progress_server import METRICS_PORT, PROGRESS_PORT
 
 TOKEN_VARIABLES = ("RLHF_PROGRESS_TOKEN", "RAY_AUTH_TOKEN")
@@ -42,7 +44,13 @@ def main(arguments: list[str] | None = None) -> int:
         token=token,
         resolved=to_yaml(job),
     )
-    return run(job, (args.files or loaded.base_dir).absolute(), options)
+    folder = job_folder(job, loaded.base_dir)
+    with stop_on_signals(lambda text: print(text, flush=True)) as stop:
+        try:
+            return run(job, (args.files or loaded.base_dir).absolute(), folder, options, stop)
+        except JobError as error:
+            print(f"failed: {error}", file=sys.stderr)
+            return error.exit_code
 
 
 if __name__ == "__main__":

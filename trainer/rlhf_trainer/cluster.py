@@ -39,14 +39,12 @@ class Cluster:
     job: RLHFJob
     device: Device
     plan: PlacementPlan
+    dtype_name: str
+    """bf16 or fp32, as the workers found it: the driver may run where there is no GPU."""
     groups: dict[str, WorkerGroup]
     """By role; roles of one group share the handle."""
     engines: list[ActorHandle]
     sync: WeightSync
-
-    @property
-    def dtype_name(self) -> str:
-        return precision.name(precision.choose(self.job.spec.training.precision, torch_device(self.device)))
 
     @property
     def sleeps(self) -> bool:
@@ -103,9 +101,8 @@ class Cluster:
         for group in dict.fromkeys(self.groups.values()):
             for name, peak in zip(group.names, group.call("peak_memory_bytes"), strict=True):
                 peaks[name] = peak["host"]
-        for index, peak in enumerate(ray.get([engine.peak_memory_bytes.remote() for engine in self.engines])):
-            peaks[f"engine {index}"] = peak
-        return peaks
+        calls = [engine.peak_memory_bytes.remote() for engine in self.engines]
+        return peaks | dict(zip(self.engine_names, gather(calls, self.engine_names, "peak memory"), strict=True))
 
 
 @contextmanager
@@ -122,8 +119,11 @@ def open_cluster(job: RLHFJob, base_dir: Path, plan: PlacementPlan, job_dir: Pat
                 ModelWorker, group_plan, plan, reserved, device, worker_settings(job, base_dir, group_plan, device), logs
             )
             groups |= dict.fromkeys(group_plan.roles, group)
+        dtype_name: str = groups["actor"].call("call", _dtype_name)[0]
         gpus = spawn.engine_devices(plan, [ids[0] for ids in groups["actor"].call("gpu_ids")] if device == "gpu" else [])
-        engines = spawn.start_engines(RolloutEngine, plan, reserved, device, engine_settings(job, base_dir, plan, device, gpus), logs)
+        engines = spawn.start_engines(
+            RolloutEngine, plan, reserved, device, engine_settings(job, base_dir, plan, device, dtype_name, gpus), logs
+        )
         host = gather([groups["actor"].actors[0].node_address.remote()], ["actor rank 0"], "start", LOAD_TIMEOUT_SECONDS)[0]
         sync = WeightSync(
             groups["actor"].actors,
@@ -133,7 +133,7 @@ def open_cluster(job: RLHFJob, base_dir: Path, plan: PlacementPlan, job_dir: Pat
             engine_ranks=plan.tensor_parallel,
             host=host,
         )
-        yield Cluster(job, device, plan, groups, engines, sync)
+        yield Cluster(job, device, plan, dtype_name, groups, engines, sync)
     finally:
         for actor in [*engines, *(actor for group in dict.fromkeys(groups.values()) for actor in group.actors)]:
             ray.kill(actor)
@@ -150,6 +150,10 @@ def choose_device(accelerator: str, resources: Mapping[str, float]) -> Device:
             "  Nearest: accelerator: cpu, or auto, or start Ray where `nvidia-smi` lists GPUs."
         )
     return "gpu" if accelerator == "gpu" or (accelerator == "auto" and gpus) else "cpu"
+
+
+def _dtype_name(worker: ModelWorker) -> str:
+    return precision.name(worker.dtype)
 
 
 def torch_device(device: Device) -> str:
@@ -182,11 +186,13 @@ def worker_settings(job: RLHFJob, base_dir: Path, group: GroupPlan, device: Devi
     ]
 
 
-def engine_settings(job: RLHFJob, base_dir: Path, plan: PlacementPlan, device: Device, gpus: Sequence[str | None]) -> list[EngineSettings]:
+def engine_settings(
+    job: RLHFJob, base_dir: Path, plan: PlacementPlan, device: Device, dtype_name: str, gpus: Sequence[str | None]
+) -> list[EngineSettings]:
     """One an engine; ``gpus`` as from ``spawn.engine_devices``."""
     spec = job.spec
     actor, rollout, placement = spec.models.actor, spec.rl.rollout, spec.placement.rollout
-    dtype: Any = "bfloat16" if precision.name(precision.choose(spec.training.precision, torch_device(device))) == "bf16" else "float32"
+    dtype: Any = "bfloat16" if dtype_name == "bf16" else "float32"
     share = -(-rollout.prompts_per_step * rollout.samples_per_prompt // plan.engines)
     return [
         EngineSettings(

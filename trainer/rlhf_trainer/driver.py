@@ -6,6 +6,7 @@ the training loop, export.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from rlhf_trainer.algorithms import kl as kl_control
 from rlhf_trainer.algorithms import schedule
 from rlhf_trainer.checkpoint.fingerprint import fingerprint
 from rlhf_trainer.checkpoint.store import Checkpoint, CheckpointStore
-from rlhf_trainer.cluster import Cluster, open_cluster
+from rlhf_trainer.cluster import Cluster, choose_device, open_cluster
 from rlhf_trainer.data.loader import PromptLoader
 from rlhf_trainer.data.prepare import PreparedData, prepare
 from rlhf_trainer.errors import ConfigError, JobError, StopRequested
@@ -33,7 +34,7 @@ from rlhf_trainer.models import precision
 from rlhf_trainer.models.load import load_tokenizer
 from rlhf_trainer.reporting import Reporter
 from rlhf_trainer.rewards.pipeline import RewardPipeline
-from rlhf_trainer.stop import StopFlag, stop_on_signals
+from rlhf_trainer.stop import StopFlag
 from rlhf_trainer.telemetry import log
 
 
@@ -62,9 +63,10 @@ class Horizon:
     total_updates: int
 
 
-def job_folder(job: RLHFJob) -> Path:
-    """``<root>/<namespace>/<job>``."""
-    root = Path(job.spec.checkpoint.path or "runs")
+def job_folder(job: RLHFJob, manifest_dir: Path) -> Path:
+    """``<root>/<namespace>/<job>``; a relative ``checkpoint.path`` refers to the manifest's folder, the default root to the current one."""
+    path = job.spec.checkpoint.path
+    root = Path("runs") if path is None else manifest_dir / Path(path).expanduser()
     return (root / job.metadata.namespace / job.metadata.name).absolute()
 
 
@@ -72,17 +74,19 @@ def set_aside(folder: Path) -> Path | None:
     """Rename a former job folder; nothing is deleted."""
     if not folder.exists():
         return None
-    target = folder.with_name(f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}")
+    stamp = f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (stamp if again == 0 else f"{stamp}-{again}" for again in itertools.count())
+    target = next(path for name in names if not (path := folder.with_name(name)).exists())
     folder.rename(target)
     return target
 
 
-def run(job: RLHFJob, base_dir: Path, options: RunOptions) -> ExitCode:
+def run(job: RLHFJob, base_dir: Path, folder: Path, options: RunOptions, stop: StopFlag) -> ExitCode:
     """Run ``job`` (resolved and checked by the rules) on the Ray cluster this process is connected to.
 
-    Every failure ends here: it is reported, logged with its traceback, and becomes an exit code.
+    ``base_dir``: what relative paths of the manifest refer to; ``folder``: the job's own, from ``job_folder``. Once the
+    folder is claimed every failure is reported, logged with its traceback, and becomes an exit code.
     """
-    folder = job_folder(job)
     former = set_aside(folder) if options.fresh else None
     store = _store(job, folder, options)
     attempt = store.claim()
@@ -90,24 +94,31 @@ def run(job: RLHFJob, base_dir: Path, options: RunOptions) -> ExitCode:
     events = log.setup(folder, job=job.metadata.name, attempt=attempt)
     title = f"{job.metadata.name} ({job.spec.rl.algorithm})"
     with Reporter(folder, events, options.job_uid, attempt, tensorboard=job.spec.logging.tensorboard, title=title) as report:
+        stop.notice = report.display.notice
         if former is not None:
             report.display.notice(f"the former run was set aside: {former}")
         try:
-            with stop_on_signals(report.display.notice) as stop:
-                return _run(job, base_dir, options, store, report, stop)
+            return _run(job, base_dir, options, store, report, stop)
         except StopRequested as request:
+            stop.ended = True
             events.event("stopped", reason=str(request))
             report.summary(str(request), {"folder": str(folder)})
             return request.exit_code
         except KeyboardInterrupt:
+            stop.ended = True
             events.event("interrupted")
             report.bad_end("interrupted; the same command continues from the last checkpoint", {"folder": str(folder)})
             return ExitCode.STOPPED
         except Exception as error:
+            stop.ended = True
             code = error.exit_code if isinstance(error, JobError) else ExitCode.USER
             stage = report.failed(error, code)
             report.bad_end(f"failed in {stage}: {_text(error)}", {"log": str(folder / log.FILE_NAME)})
             return code
+        except BaseException as error:
+            # A library that calls sys.exit must not end a job without a word.
+            report.failed(error, ExitCode.USER)
+            raise
 
 
 def _run(job: RLHFJob, base_dir: Path, options: RunOptions, store: CheckpointStore, report: Reporter, stop: StopFlag) -> ExitCode:
@@ -123,6 +134,8 @@ def _run(job: RLHFJob, base_dir: Path, options: RunOptions, store: CheckpointSto
         loader = PromptLoader(prepared.prompts, spec.data, spec.training.seed, spec.training.epochs)
         horizon = horizon_of(job, loader)
         checkpoint = store.latest()
+        for step, reason in store.damaged.items():
+            report.display.notice(f"the checkpoint of step {step} is damaged and not used: {reason}")
         if checkpoint is not None:
             store.check_fingerprint(checkpoint)
             store.check_data(checkpoint, loader.fingerprint())
@@ -152,6 +165,7 @@ def _run(job: RLHFJob, base_dir: Path, options: RunOptions, store: CheckpointSto
         if spec.checkpoint.export_hugging_face:
             with report.phase("export"):
                 facts["model"] = str(cluster.export(store))
+    stop.ended = True
     report.summary("done", {**facts, "curve": str(store.job_dir / "reward.png")})
     return ExitCode.DONE
 
@@ -209,12 +223,15 @@ def header(
 
 
 def _store(job: RLHFJob, folder: Path, options: RunOptions) -> CheckpointStore:
-    dtype = precision.choose(job.spec.training.precision, "cpu")
+    device = choose_device(job.spec.placement.accelerator, ray.cluster_resources())
+    wanted = job.spec.training.precision
+    # What auto becomes on a GPU is the workers' to find out; their saved layout holds it and refuses another.
+    dtype_name = wanted if device == "gpu" else precision.name(precision.choose(wanted, "cpu"))
     return CheckpointStore(
         folder,
         job_uid=options.job_uid,
         attempt=options.attempt,
-        fingerprint=fingerprint(job, precision.name(dtype)),
+        fingerprint=fingerprint(job, dtype_name),
         keep_last=job.spec.checkpoint.keep_last,
         world_size=job.spec.placement.actor.total,
         zero_stage=job.spec.training.deepspeed.zero_stage,

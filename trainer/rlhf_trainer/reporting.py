@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rlhf_api.progress import CommittedCheckpoint, Failure, Progress, Updates
+from rlhf_trainer.algorithms.correction import HEALTHY_PROBABILITY_DIFFERENCE
 from rlhf_trainer.checkpoint.store import Checkpoint
 from rlhf_trainer.errors import JobError
 from rlhf_trainer.telemetry import metrics as metric_files
@@ -18,6 +19,8 @@ from rlhf_trainer.telemetry.metrics import MetricsLog
 from rlhf_trainer.telemetry.phases import Phases
 from rlhf_trainer.telemetry.progress_server import Ports, ProgressServer
 from rlhf_trainer.telemetry.summary import summarize
+
+AFTER_THE_STEP = ("checkpoint", "export")
 
 
 class Reporter(AbstractContextManager["Reporter"]):
@@ -33,6 +36,7 @@ class Reporter(AbstractContextManager["Reporter"]):
         self.display = Display(self.phase)
         self._server: ProgressServer | None = None
         self._training = False
+        self._gap_noticed = False
         self._stack = ExitStack()
 
     def __enter__(self) -> Reporter:
@@ -79,10 +83,24 @@ class Reporter(AbstractContextManager["Reporter"]):
             updates=Updates(planned=planned, done=updates),
             metrics=metric_files.finite(metrics),
             eta=self.display.eta_seconds,
-            counts=dict(counts),
+            counts={**self.progress.counts, **counts},
         )
+        self._watch_gap(step, metrics)
         if any(key.startswith("eval/") for key in metrics):
             self.draw()
+
+    def _watch_gap(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An event at each step where engine and trainer differ more than is healthy; said once on the display."""
+        gap = metrics.get("rollout/probability_gap_mean", 0.0)
+        if gap <= HEALTHY_PROBABILITY_DIFFERENCE:
+            return
+        self.log.warning("engine and trainer differ", step=step, probability_gap_mean=gap, healthy=HEALTHY_PROBABILITY_DIFFERENCE)
+        if not self._gap_noticed:
+            self._gap_noticed = True
+            self.display.notice(
+                f"engine and trainer differ by {gap:.3f} in the mean probability of a sampled token (healthy: up to "
+                f"{HEALTHY_PROBABILITY_DIFFERENCE:g}; bf16 alone can exceed it). rl.correction bounds its effect."
+            )
 
     def committed(self, checkpoint: Checkpoint) -> None:
         self._publish(checkpoint=committed(checkpoint))
@@ -98,7 +116,8 @@ class Reporter(AbstractContextManager["Reporter"]):
         stage = self.phase.failed_in or self.phase.current
         message = str(error) if isinstance(error, JobError) else f"{type(error).__name__}: {error}"
         self._publish(failure=Failure(exit_code=exit_code, stage=stage, message=message))
-        step = self.progress.step + 1
+        # A checkpoint is of the step that was just reported; everything else belongs to the one in progress.
+        step = self.progress.step + (stage not in AFTER_THE_STEP)
         self.log.failure("failed", error, phase=stage, step=step, exit_code=exit_code)
         return f"{stage} of step {step}" if self._training else stage
 

@@ -112,9 +112,23 @@ def test_a_stop_request_ends_after_a_checkpoint_of_the_step_in_progress() -> Non
 
 def test_a_stop_request_before_the_first_step_does_no_step() -> None:
     recorder = Recorder()
-    with pytest.raises(StopRequested, match="after step 0"):
+    with pytest.raises(StopRequested, match="at step 0"):
         run(recorder, state(total=9), stop=lambda: True)
     assert "[rollout]" not in recorder.calls
+
+
+def test_a_stop_request_during_the_load_does_not_even_evaluate() -> None:
+    recorder = Recorder()
+    with pytest.raises(StopRequested):
+        run(recorder, state(total=9), stop=lambda: True, evaluates=True)
+    assert recorder.calls == []
+
+
+def test_a_stop_request_that_comes_after_the_save_waits_for_the_next_one() -> None:
+    recorder = Recorder()
+    with pytest.raises(StopRequested, match="after step 2"):
+        run(recorder, state(total=9), stop=lambda: "save 1" in recorder.calls, saves=1)
+    assert recorder.calls[-1] == "save 2"
 
 
 def test_a_stop_request_in_the_last_step_changes_nothing() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -44,11 +46,14 @@ class Jobs:
 
     folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    # Short, because Ray's socket paths below it are limited to 107 bytes; of its own, so that what is left is known to be this test's.
+    scratch: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="rj")))
 
     def start_file(self, manifest: Path, *settings: str, flags: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         overrides = [word for setting in settings for word in ("--set", setting)]
         command = [sys.executable, "-m", "rlhf_api", "run", str(manifest), *overrides, *flags]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / root) for root in ("crds", "trainer", "operator"))}
+        environment["TMPDIR"] = str(self.scratch)
         # The fast lane pins one thread for its own process; a job decides for itself.
         environment.pop("OMP_NUM_THREADS", None)
         process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -86,6 +91,13 @@ class Jobs:
         for victim in victims:
             victim.kill()
 
+    def leftovers(self, wait_seconds: float = 20.0) -> list[str]:
+        """Processes and Ray folders of these runs that are still there, after giving them time to go."""
+        deadline = time.monotonic() + wait_seconds
+        while (found := traces(self.scratch)) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return found
+
     def close(self) -> None:
         for process in self.started:
             if process.poll() is None:
@@ -94,6 +106,7 @@ class Jobs:
                     process.wait(20)
                 except subprocess.TimeoutExpired:
                     process.kill()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 def job_name(example: str) -> str:
@@ -129,28 +142,18 @@ def jobs(make_jobs: Callable[[str], Jobs]) -> Iterator[Jobs]:
 
 
 @pytest.fixture
-def leftovers() -> Callable[[], list[str]]:
-    """Processes and Ray folders of runs that were not there when the test began."""
-    before = set(traces())
-
-    def new(wait_seconds: float = 20.0) -> list[str]:
-        deadline = time.monotonic() + wait_seconds
-        while (found := sorted(set(traces()) - before)) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return found
-
-    return new
+def leftovers(jobs: Jobs) -> Callable[..., list[str]]:
+    return jobs.leftovers
 
 
-def traces() -> list[str]:
-    """Every process that carries a run's mark, and every Ray folder of a run."""
-    found = [str(path) for path in Path("/tmp").glob("rlhf-*") if path.is_dir() and (path / "session_latest").is_symlink()]
+def traces(scratch: Path) -> list[str]:
+    found = [str(path) for path in scratch.glob("rlhf-*")]
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            environment = (process / "environ").read_bytes()
+            environment = (process / "environ").read_bytes().split(b"\0")
             name = (process / "comm").read_text().strip()
         except OSError:
             continue
-        if b"\0RLHF_RUN_MARK=" in b"\0" + environment:
+        if f"TMPDIR={scratch}".encode() in environment:
             found.append(f"process {process.name} {name}")
-    return found
+    return sorted(found)

@@ -111,11 +111,12 @@ def test_the_command_itself_killed_leaves_nothing(jobs, leftovers) -> None:
     assert leftovers(40.0) == []
 
 
-def test_ctrl_c_ends_after_a_checkpoint_and_the_command_continues_from_it(jobs, whole, leftovers) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP], ids=["ctrl-c", "closed terminal"])
+def test_a_stop_signal_ends_after_a_checkpoint_and_the_command_continues_from_it(jobs, whole, leftovers, signum) -> None:
     process = jobs.start("grpo.yaml", *SETTINGS)
     folder = jobs.folder / "runs" / "default" / "tiny-grpo"
     assert wait_for(lambda: (folder / "metrics.jsonl").exists() and '"step": 1,' in (folder / "metrics.jsonl").read_text())
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signum)
     stopped = jobs.finish(process, "tiny-grpo")
     assert stopped.code == 143, stopped.output
     assert leftovers() == []

@@ -77,6 +77,15 @@ class CheckpointStore:
         """Number of this attempt in the folder's life; known after ``claim``."""
         return self._held().attempt
 
+    @property
+    def damaged(self) -> dict[int, str]:
+        """Steps that ``latest`` passed over, and why."""
+        return dict(self._damaged)
+
+    def ensure_claim(self) -> None:
+        """Raise FencedError when another attempt has taken the folder over."""
+        claims.ensure(self.job_dir, self._held())
+
     def claim(self) -> int:
         """Take the folder over from any earlier attempt and remove what it left half done; returns the attempt number."""
         self.job_dir.mkdir(parents=True, exist_ok=True)

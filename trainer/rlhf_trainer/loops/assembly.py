@@ -97,6 +97,8 @@ def assemble(
         report.committed(store.save(state.step, write, loader.fingerprint()))
 
     def tell(state: rl.RlState, metrics: Mapping[str, float]) -> None:
+        # A superseded driver must not write beside its successor.
+        store.ensure_claim()
         report.step(state.step, loader.epoch, state.updates, metrics, rewards.counts)
 
     def metrics_of(

@@ -94,27 +94,28 @@ def train(parts: RlParts, state: RlState, metrics_of: Callable[..., dict[str, fl
     and a resumed run samples from the weights it saved.
     """
     phase = parts.phase
+    refuse_to_begin(parts, state)
     with phase("sync"):
         parts.weights.push(state.step)
     if state.step == 0 and parts.evaluates_at(0):
         with phase("evaluate"):
             evaluation = parts.outputs.evaluate(state)
         parts.outputs.report(state, evaluation)
-    refuse_to_go_on(parts, state)
-    last = state
-    for last in steps(parts, state, metrics_of):
-        refuse_to_go_on(parts, last)
-    return last
+    refuse_to_begin(parts, state)
+    for state, stopping in steps(parts, state, metrics_of):  # noqa: B020 - the state goes on from itself
+        if stopping and not state.done:
+            raise StopRequested(f"stopped on request after step {state.step} of {state.total_steps}; the same command continues")
+    return state
 
 
-def refuse_to_go_on(parts: RlParts, state: RlState) -> None:
-    """Between steps everything done so far is saved, so this is where a stop request is honoured."""
+def refuse_to_begin(parts: RlParts, state: RlState) -> None:
+    """A stop request that came before any step of this run; everything earlier is saved."""
     if parts.stop_requested() and not state.done:
-        raise StopRequested(f"stopped on request after step {state.step} of {state.total_steps}; the same command continues")
+        raise StopRequested(f"stopped on request at step {state.step} of {state.total_steps}; the same command continues")
 
 
-def steps(parts: RlParts, state: RlState, metrics_of: Callable[..., dict[str, float]]) -> Iterator[RlState]:
-    """One training step an item."""
+def steps(parts: RlParts, state: RlState, metrics_of: Callable[..., dict[str, float]]) -> Iterator[tuple[RlState, bool]]:
+    """One training step an item, and whether a stop was requested in time for it to be saved."""
     phase = parts.phase
     while not state.done:
         with phase("data"):
@@ -138,7 +139,8 @@ def steps(parts: RlParts, state: RlState, metrics_of: Callable[..., dict[str, fl
         metrics = metrics_of(before, experience, stats, sync, evaluation)
         # Reported before it is saved: a checkpoint never stands for a step that metrics.jsonl has not seen.
         parts.outputs.report(state, metrics)
-        if parts.saves_at(state.step) or state.done or parts.stop_requested():
+        stopping = parts.stop_requested()
+        if parts.saves_at(state.step) or state.done or stopping:
             with phase("checkpoint"):
                 parts.outputs.save(state)
-        yield state
+        yield state, stopping

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlhf_api.spec import RolloutSpec
+from rlhf_trainer.errors import RetryError
 from rlhf_trainer.placement.groups import gather
 from rlhf_trainer.rollout.sampling import GenerateRequest, GenerateResult, requests
 from rlhf_trainer.types import PromptGroup, Rollout
@@ -90,6 +91,9 @@ def collect(
     if set(results) != set(wanted):
         odd = sorted(set(wanted) ^ set(results))
         raise RuntimeError(f"engines answered {len(results)} of {len(wanted)} requests; missing or unasked: {odd[:5]}")
+    aborted = [tag for tag, result in results.items() if result.finish_reason == "abort"]
+    if aborted:
+        raise RetryError(f"rollout: the engine aborted {len(aborted)} of {len(wanted)} requests, first group {aborted[0][0]}")
     stale = {result.weight_version for result in results.values()} - {version}
     if stale:
         raise RuntimeError(f"engines sampled with weight version {sorted(stale)}, expected {version}: a sync is missing")

@@ -32,7 +32,8 @@ from rlhf_trainer.telemetry.phases import Phases
 PROGRESS_PORT = 8290
 METRICS_PORT = 8291
 PORT_SEARCH = 200
-HEARTBEAT_LIMIT_SECONDS = 1800.0
+HEARTBEAT_LIMIT_SECONDS = 4200.0
+"""Above the longest deadline inside one phase (3600 s), which then ends the job with its own words."""
 
 log = logging.getLogger(__name__)
 

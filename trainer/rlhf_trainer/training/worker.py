@@ -66,7 +66,7 @@ class ModelWorker:
         self.training = spec.training
         self.device = settings.device
         self.dtype = precision.choose(spec.training.precision, settings.device)
-        self.attention = attention.choose(spec.training.attention, settings.device)
+        self.attention = "sdpa"
         self.roles: dict[str, Role] = {}
 
     def setup(self, master_address: str, master_port: int) -> None:
@@ -74,6 +74,8 @@ class ModelWorker:
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()
         own = self.settings
+        # Not in the constructor: Ray calls whatever fails there a lost process, and this is the user's to mend.
+        self.attention = attention.choose(self.training.attention, self.device)
         init_distributed(own.rank, own.world_size, own.local_rank, master_address, master_port, own.device, own.collective_timeout_seconds)
 
     def load(self, role: str, total_updates: int = 0, resume_dir: str | None = None) -> None:
