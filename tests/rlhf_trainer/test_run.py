@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from rlhf_api.resolve import derive, resolve
 from rlhf_api.spec import RLHFJob
 from rlhf_trainer import run
