@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_api.spec import ModelSpec, ValueModelSpec
@@ -80,8 +81,6 @@ def test_value_model_keeps_its_head(tiny_models):
 
 
 def test_head_of_another_name_is_found(tmp_path, tiny_models):
-    from safetensors.torch import load_file, save_file
-
     shutil.copytree(tiny_models / "qwen2-value", tmp_path / "m")
     tensors = load_file(tmp_path / "m" / "model.safetensors")
     head = tensors.pop("score.weight")
@@ -93,6 +92,65 @@ def test_head_of_another_name_is_found(tmp_path, tiny_models):
 def test_reward_model_without_head_is_refused(tiny_models):
     with pytest.raises(ConfigError, match=r"needs the scalar head score\.weight"):
         load.load_value(ValueModelSpec(path="qwen2-tied"), tiny_models, torch.float32, "sdpa", needs_head=True)
+
+
+def changed(source, folder, *, drop=(), add=None):
+    """A copy of a model folder with other tensors."""
+    shutil.copytree(source, folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name in drop:
+        del tensors[name]
+    save_file(tensors | (add or {}), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+LOADERS = {"actor": (load.load_actor, ModelSpec), "value": (load.load_value, ValueModelSpec)}
+MLP = [f"model.layers.0.mlp.{part}_proj.weight" for part in ("down", "gate", "up")]
+NORM = "model.norm.weight"
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_missing_tensors_are_refused_by_name_and_count(tmp_path, tiny_models, kind):
+    loader, spec = LOADERS[kind]
+    changed(tiny_models / "qwen2-tied", tmp_path / "m", drop=[*MLP, NORM])
+    with pytest.raises(ConfigError, match=rf"m lacks 4 tensors: {', '.join(MLP)}, \.\.\. of the \d+ that Qwen2"):
+        loader(spec(path="m"), tmp_path, torch.float32, "sdpa")
+
+
+def test_checkpoint_without_its_untied_output_layer_is_refused(tmp_path, tiny_models):
+    tiny.make(tmp_path / "whole", hidden=32, layers=1, tied=False)
+    changed(tmp_path / "whole", tmp_path / "m", drop=["lm_head.weight"])
+    with pytest.raises(ConfigError, match=r"lacks 1 tensor: lm_head\.weight"):
+        load.load_actor(ModelSpec(path="m"), tmp_path, torch.float32, "sdpa")
+    load.load_value(ValueModelSpec(path="m"), tmp_path, torch.float32, "sdpa")
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_tensor_of_another_shape_is_refused_with_both_shapes(tmp_path, tiny_models, kind):
+    loader, spec = LOADERS[kind]
+    changed(tiny_models / "qwen2-tied", tmp_path / "m", add={NORM: torch.ones(7)})
+    with pytest.raises(ConfigError, match=r"1 tensor: model\.norm\.weight \(\[7\], the model's is \[\d+\]\)"):
+        loader(spec(path="m"), tmp_path, torch.float32, "sdpa")
+
+
+def test_head_with_several_labels_is_refused(tmp_path, tiny_models):
+    changed(tiny_models / "qwen2-value", tmp_path / "m", add={"score.weight": torch.ones(2, 32)})
+    with pytest.raises(ConfigError, match=r"score\.weight \(\[2, 32\], the model's is \[1, 32\]\).*one label"):
+        load.load_value(ValueModelSpec(path="m"), tmp_path, torch.float32, "sdpa", needs_head=True)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_tensors_without_use_are_logged_only_when_they_matter(tmp_path, tiny_models, kind, caplog):
+    loader, spec = LOADERS[kind]
+    tiny.make(tmp_path / "whole", hidden=32, layers=1, tied=False)
+    harmless = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(3)}
+    changed(tmp_path / "whole", tmp_path / "harmless", add=harmless)
+    loader(spec(path="harmless"), tmp_path, torch.float32, "sdpa")
+    assert not [record for record in caplog.records if record.name == load.__name__]
+    changed(tmp_path / "whole", tmp_path / "more", add=harmless | {"model.layers.7.mlp.up_proj.weight": torch.ones(3)})
+    loader(spec(path="more"), tmp_path, torch.float32, "sdpa")
+    (record,) = [record for record in caplog.records if record.name == load.__name__]
+    assert "has 1 tensor: model.layers.7.mlp.up_proj.weight that" in record.message
 
 
 def test_attention_and_precision_on_cpu():

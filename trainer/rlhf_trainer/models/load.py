@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,12 @@ from rlhf_trainer.errors import ConfigError
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
 # A head whose logits are scaled would give silently wrong log-probs: the engine applies the factor, our head does not.
 UNSUPPORTED_LOGIT_KEYS = ("logit_scale", "logits_scaling", "final_logit_softcapping")
+HEAD = "score.weight"
+# In a checkpoint, of no use to one of our models: the output layer of a value model, buffers that newer code computes.
+UNUSED_KEYS = ("lm_head.weight", "rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias")
+NAMES_SHOWN = 3
+
+log = logging.getLogger(__name__)
 
 
 def locate(spec: ModelSpec, base_dir: Path) -> str:
@@ -48,7 +56,7 @@ def load_config(spec: ModelSpec, base_dir: Path) -> PretrainedConfig:
     try:
         config = AutoConfig.from_pretrained(where, **_hub_arguments(spec))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model path {spec.path}: its configuration cannot be read: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"model path {spec.path}: its configuration cannot be read: {_first_line(error)}") from error
     for key in UNSUPPORTED_LOGIT_KEYS:
         if config.to_dict().get(key) not in (None, 1, 1.0):
             raise ConfigError(
@@ -66,7 +74,7 @@ def load_tokenizer(spec: ModelSpec, base_dir: Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **_hub_arguments(spec))
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"model path {spec.path}: its tokenizer cannot be read: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"model path {spec.path}: its tokenizer cannot be read: {_first_line(error)}") from error
     rows, ids = config.get_text_config().vocab_size, len(tokenizer)
     if ids > rows:
         raise ConfigError(
@@ -79,13 +87,13 @@ def load_tokenizer(spec: ModelSpec, base_dir: Path) -> PreTrainedTokenizerBase:
 def load_actor(spec: ModelSpec, base_dir: Path, dtype: torch.dtype, attention: str) -> PreTrainedModel:
     """Causal language model on the CPU in ``dtype``; ``init: random`` draws weights from ``spec.seed``."""
     config = load_config(spec, base_dir)
-    arguments = {"dtype": dtype, "attn_implementation": attention}
+    arguments: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention}
     if spec.init == "random":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(spec.seed)
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=spec.trust_remote_code, **arguments)
     else:
-        model = _pretrained(AutoModelForCausalLM, spec, base_dir, config=config, **arguments)
+        model, _ = _pretrained(AutoModelForCausalLM, spec, base_dir, config=config, **arguments)
     return _ready(model)
 
 
@@ -97,18 +105,18 @@ def load_value(spec: ValueModelSpec, base_dir: Path, dtype: torch.dtype, attenti
     """
     config = load_config(spec, base_dir)
     config.num_labels = 1
-    arguments = {"dtype": dtype, "attn_implementation": attention}
+    arguments: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention}
     if spec.init == "random":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(spec.seed)
             model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=spec.trust_remote_code, **arguments)
         missing_head = True
     else:
-        renames = {} if spec.head_name == "score" else {"key_mapping": {rf"^{spec.head_name}\.": "score."}}
-        model, info = _pretrained(
-            AutoModelForSequenceClassification, spec, base_dir, config=config, output_loading_info=True, **renames, **arguments
+        renames: dict[str, Any] = {} if spec.head_name == "score" else {"key_mapping": {rf"^{spec.head_name}\.": "score."}}
+        model, missing = _pretrained(
+            AutoModelForSequenceClassification, spec, base_dir, may_lack=frozenset({HEAD}), config=config, **renames, **arguments
         )
-        missing_head = "score.weight" in info["missing_keys"]
+        missing_head = HEAD in missing
     if missing_head and needs_head:
         raise ConfigError(
             f"model path {spec.path}: a reward model needs the scalar head {spec.head_name}.weight, which is not there. "
@@ -119,12 +127,49 @@ def load_value(spec: ValueModelSpec, base_dir: Path, dtype: torch.dtype, attenti
     return _ready(model)
 
 
-def _pretrained(factory: Any, spec: ModelSpec, base_dir: Path, **arguments: Any) -> Any:
+def _pretrained(
+    factory: Any, spec: ModelSpec, base_dir: Path, *, may_lack: frozenset[str] = frozenset(), **arguments: Any
+) -> tuple[Any, set[str]]:
+    """The model, and those of ``may_lack`` that the checkpoint lacks. Other missing tensors, which transformers draws, are refused."""
     where = locate(spec, base_dir)
     try:
-        return factory.from_pretrained(where, **_hub_arguments(spec), **arguments)
+        model, info = factory.from_pretrained(
+            where, output_loading_info=True, ignore_mismatched_sizes=True, **_hub_arguments(spec), **arguments
+        )
     except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"model path {spec.path}: its weights cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"model path {spec.path}: its weights cannot be loaded: {_first_line(error)}") from error
+    missing = set(info["missing_keys"])
+    _refuse_other_weights(spec, where, model, missing - may_lack, info["mismatched_keys"])
+    unexpected = sorted(key for key in info["unexpected_keys"] if not key.endswith(UNUSED_KEYS))
+    if unexpected:
+        log.warning("model path %s: %s has %s that %s doesn't use", spec.path, where, _listed(unexpected), type(model).__name__)
+    return model, missing & may_lack
+
+
+def _refuse_other_weights(
+    spec: ModelSpec, where: str, model: PreTrainedModel, missing: set[str], mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]]
+) -> None:
+    shapes = [f"{key} ({list(found)}, the model's is {list(wanted)})" for key, found, wanted in sorted(mismatched)]
+    if shapes:
+        raise ConfigError(
+            f"model path {spec.path}: {where} has {_listed(shapes)} of another shape than the model that its config.json describes. "
+            "Nearest: the config.json that was saved with these weights; for a scalar head, a model with one label"
+        )
+    if missing:
+        total = len(model.state_dict())
+        raise ConfigError(
+            f"model path {spec.path}: {where} lacks {_listed(sorted(missing))} of the {total} that {type(model).__name__} needs. "
+            "Nearest: a complete checkpoint of this architecture, or init: random"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > NAMES_SHOWN else ""
+    return f"{len(names)} tensor{'s' if len(names) > 1 else ''}: {', '.join(names[:NAMES_SHOWN])}{more}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _ready(model: PreTrainedModel) -> PreTrainedModel:
