@@ -218,6 +218,35 @@ def test_rc19_endless_reward_is_killed_and_the_next_call_works(host_of, body):
     assert host.call(COLUMNS).rewards.values == [1, 2]
 
 
+@pytest.mark.parametrize("end", ["pass", "sys.exit(0)", "raise ValueError"])
+def test_a_function_that_forks_and_returns_twice_answers_once(host_of, end):
+    host = host_of(f"""
+        import os, sys, time
+        def reward_func(labels):
+            if os.fork() == 0:
+                time.sleep(float(labels[0]))
+                {end}
+                return [9, 9]
+            return [float(label) for label in labels]
+    """)
+    for number in range(6):
+        assert host.call({**COLUMNS, "labels": ["0.1" if number % 2 else "0", str(number)]}).rewards.values[1] == number
+        time.sleep(0.05)
+
+
+def test_a_reply_to_another_request_is_ignored(host_of):
+    host = host_of("""
+        import json, os, sys
+        def reward_func(labels):
+            for number in ({"number": 1}, {}):
+                stale = json.dumps({"rewards": {"type_name": "list", "shape": [2], "values": [9, 9]}} | number).encode()
+                os.write(int(sys.argv[2]), len(stale).to_bytes(8, "big") + stale)
+            return [float(label) for label in labels]
+    """)
+    for _ in range(2):
+        assert host.call({**COLUMNS, "labels": ["2", "3"]}).rewards.values == [2.0, 3.0]
+
+
 def test_a_request_larger_than_the_pipe_reaches_a_slow_reader(host_of):
     host = host_of("def reward_func(queries): return [len(q) for q in queries]")
     assert host.call({**COLUMNS, "queries": ["x" * 3_000_000, ""]}).rewards.values == [3_000_000, 0]

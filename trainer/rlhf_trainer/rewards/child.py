@@ -1,9 +1,10 @@
 """The process that runs the user's reward file: ``python -m rlhf_trainer.rewards.child REQUESTS REPLIES LIFELINE``.
 
 The three arguments are file descriptors. Requests are pickled frames, replies JSON frames: the driver never unpickles
-anything that user code could have written. Before user code is imported the process forks: the worker runs it, the
-supervisor only waits, and kills the whole process group when the worker ends or the driver is gone (the lifeline
-pipe closes, also after ``kill -9``). Nothing heavy is imported here.
+anything that user code could have written. A reply carries the number of its request, so that no other request can be
+taken to have it. Before user code is imported the process forks: the worker runs it, the supervisor only waits, and
+kills the whole process group when the worker ends or the driver is gone (the lifeline pipe closes, also after
+``kill -9``). Nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def end_with_worker(number: int, frame: object) -> None:
 def serve(requests: int, replies: int) -> None:
     function: Callable[..., Any] | None = None
     path = ""
+    worker = os.getpid()
     with os.fdopen(requests, "rb") as stream:
         while header := stream.read(HEADER.size):
             request = pickle.loads(stream.read(HEADER.unpack(header)[0]))
@@ -88,9 +90,12 @@ def serve(requests: int, replies: int) -> None:
                     answer = call(function, request["args"], request["kwargs"])
             except BaseException as error:
                 answer = {"error": describe(error, path)}
+            if os.getpid() != worker:
+                # User code forked and returned in the copy too, which must neither answer nor take the next request.
+                os._exit(0)
             sys.stdout.flush()
             sys.stderr.flush()
-            body = json.dumps(answer).encode()
+            body = json.dumps(answer | {"number": request["number"]}).encode()
             write_all(replies, HEADER.pack(len(body)) + body)
 
 

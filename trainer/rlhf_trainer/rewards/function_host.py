@@ -75,6 +75,8 @@ class FunctionHost:
         self._output: _Output | None = None
         self._parameters: list[Parameter] = []
         self._warned_keys: set[str] = set()
+        self._number = 0
+        """Of the last request, over all processes of this host."""
 
     def __enter__(self) -> FunctionHost:
         return self
@@ -163,11 +165,14 @@ class FunctionHost:
         assert self._output is not None
         self._output.reset()
         deadline = time.monotonic() + limit
-        body = pickle.dumps(request)
+        self._number += 1
+        body = pickle.dumps(request | {"number": self._number})
         try:
             self._send(HEADER.pack(len(body)) + body, deadline)
-            header = self._receive(HEADER.size, deadline)
-            reply: dict[str, Any] = json.loads(self._receive(HEADER.unpack(header)[0], deadline))
+            reply = self._reply(deadline)
+            while reply.get("number") != self._number:
+                log.warning("%s: a reply to request %s is ignored, expected %d", self.path.name, reply.get("number"), self._number)
+                reply = self._reply(deadline)
         except TimeoutError as error:
             self.close()
             raise RewardTimeoutError(f"{self.path}: {doing} took longer than {limit:g} s and was stopped") from error
@@ -178,6 +183,11 @@ class FunctionHost:
             ) from error
         if "error" in reply:
             raise self._fault(reply["error"])
+        return reply
+
+    def _reply(self, deadline: float) -> dict[str, Any]:
+        header = self._receive(HEADER.size, deadline)
+        reply: dict[str, Any] = json.loads(self._receive(HEADER.unpack(header)[0], deadline))
         return reply
 
     def _fault(self, error: Mapping[str, Any]) -> RewardError:
