@@ -122,7 +122,18 @@ def test_rollout_metrics_count_action_tokens_truncation_and_drops() -> None:
     assert metrics["rollout/truncated_share"] == pytest.approx(1 / 3)
     assert metrics["rollout/length_clip_share"] == pytest.approx(1 / 3)
     assert (metrics["rollout/empty_rows"], metrics["rollout/dropped"]) == (1.0, 1.0)
-    assert (metrics["reward/a"], metrics["reward/b"], metrics["reward/extra/note"]) == (2.0, 0.0, 2.0)
+    assert (metrics["reward/a"], metrics["reward/extra/note"]) == (2.0, 2.0)
+
+
+def test_a_mean_over_no_values_is_absent() -> None:
+    rollouts = [rollout(0, 0, 4), rollout(0, 1, 2)]
+    metrics = rollout_metrics(rollouts, [Reward(None, None, {"a": None}), Reward(None, None, {"a": None})], max_length=7)
+    assert not [key for key in metrics if key.startswith("reward/")]
+    assert not {"rollout/reward_mean", "rollout/reward_std", "rollout/score_mean"} & set(metrics)
+    assert metrics["rollout/dropped"] == 2.0
+    one_known = rollout_metrics(rollouts, [Reward(1.0, 1.0, {"a": 1.0, "b": None}), Reward(1.0, 1.0, {"a": 1.0, "b": None})], max_length=7)
+    assert one_known["reward/a"] == 1.0
+    assert "reward/b" not in one_known
 
 
 def test_update_metrics_are_means_over_the_steps_tokens() -> None:

@@ -11,14 +11,17 @@ from rlhf_trainer.types import Reward, Rollout
 
 
 def rollout_metrics(rollouts: Sequence[Rollout], rewards: Sequence[Reward], max_length: int) -> dict[str, float]:
-    """Rewards, lengths and truncation of a batch. Means run over rollouts; dropped rollouts have no reward."""
+    """Rewards, lengths and truncation of a batch. Means run over rollouts; dropped rollouts have no reward.
+
+    A mean over no values is absent: 0.0 would be a reward that nobody gave.
+    """
     values = np.array([reward.value for reward in rewards if reward.value is not None], dtype=np.float64)
     scores = np.array([reward.score for reward in rewards if reward.score is not None], dtype=np.float64)
     lengths = np.array([rollout.response_length for rollout in rollouts])
-    metrics = {
-        "rollout/reward_mean": mean(values),
-        "rollout/reward_std": float(values.std(ddof=1)) if len(values) > 1 else 0.0,
-        "rollout/score_mean": mean(scores),
+    metrics = known_means({"rollout/reward_mean": values, "rollout/score_mean": scores})
+    if len(values):
+        metrics["rollout/reward_std"] = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    metrics |= {
         "rollout/response_length_mean": mean(lengths),
         "rollout/truncated_share": mean([rollout.truncated for rollout in rollouts]),
         "rollout/length_clip_share": mean([len(rollout.ids) >= max_length for rollout in rollouts]),
@@ -26,8 +29,7 @@ def rollout_metrics(rollouts: Sequence[Rollout], rewards: Sequence[Reward], max_
         "rollout/dropped": float(len(rewards) - len(values)),
     }
     for name in dict.fromkeys(name for reward in rewards for name in reward.parts):
-        known = [part for reward in rewards if (part := reward.parts.get(name)) is not None]
-        metrics[f"reward/{name}"] = mean(known)
+        metrics |= known_means({f"reward/{name}": [part for reward in rewards if (part := reward.parts.get(name)) is not None]})
     for name in dict.fromkeys(name for reward in rewards for name in reward.extra_logs):
         metrics[f"reward/extra/{name}"] = mean([reward.extra_logs[name] for reward in rewards if name in reward.extra_logs])
     return metrics
@@ -39,7 +41,7 @@ def update_metrics(stats: Mapping[str, float], experience: Experience) -> dict[s
     metrics: dict[str, float] = {
         "rollout/zero_signal_groups": float(experience.zero_signal_groups),
         "groups/too_small": float(experience.too_small_groups),
-        "reward/shaped_mean": mean(experience.shaped[~np.isnan(experience.shaped)]),
+        **known_means({"reward/shaped_mean": experience.shaped[~np.isnan(experience.shaped)]}),
     }
     tokens = stats.get("tokens", 0.0)
     if "loss" in stats:
@@ -99,6 +101,10 @@ def throughput(timing: Mapping[str, float], tokens: Mapping[str, int]) -> dict[s
         "perf/rollout_tokens_per_second": tokens["sampled"] / rollout if rollout else 0.0,
         "perf/train_tokens_per_second": tokens["all"] / train if train else 0.0,
     }
+
+
+def known_means(values: Mapping[str, Sequence[float] | np.ndarray]) -> dict[str, float]:
+    return {name: mean(known) for name, known in values.items() if len(known)}
 
 
 def mean(values: Sequence[float] | np.ndarray) -> float:
