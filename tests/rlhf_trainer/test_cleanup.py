@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -202,7 +203,20 @@ def test_folder_without_the_mark_is_refused(mark, tmp_path):
         Guardian.start(mark, remove=[tmp_path])
 
 
-def test_ray_folder_leaves_room_for_its_sockets():
+@pytest.mark.parametrize("length", [5, 29, 30, 31, 90])
+def test_ray_folder_leaves_room_for_its_sockets(length, monkeypatch):
+    usual = "/tmp/" + "t" * (length - 5)
+    monkeypatch.setattr(tempfile, "tempdir", usual)
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    folder = cleanup.ray_folder(new_mark())
     # Ray 2.60 puts session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store below it; Linux allows 107 bytes.
-    session = "session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
-    assert len(f"{cleanup.ray_folder(new_mark())}/{session}") <= 107
+    assert len(f"{folder}/session_2026-11-29_20-26-43_953376_4194304/sockets/plasma_store") <= 107
+    assert folder.parent == Path(usual if length < 30 else "/tmp")
+
+
+def test_ray_folder_counts_bytes_and_needs_a_folder_that_can_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "é" * 20)
+    assert cleanup.ray_folder(new_mark()).parent == Path("/tmp")
+    monkeypatch.setattr(cleanup, "SHORT_FOLDER", tmp_path / "missing")
+    with pytest.raises(OSError, match="set a TMPDIR of at most 29 bytes"):
+        cleanup.ray_folder(new_mark())

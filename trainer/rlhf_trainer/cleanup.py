@@ -12,6 +12,7 @@ child that the driver itself forks without ``exec`` has the driver's environment
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import select
@@ -35,6 +36,12 @@ SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_PREFIXES = ("psm_", "torch_", "nccl-")
 """Names that Python, torch and NCCL give to segments. Anything else there may be a user's data or weights."""
 
+SOCKET_BYTES = 107
+"""Linux's limit for the path of a socket."""
+LONGEST_SOCKET = "session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+"""Of Ray 2.60 below its folder: date, time, microseconds and the largest pid."""
+SHORT_FOLDER = Path("/tmp")
+
 
 def new_mark() -> str:
     """A random id of a run; short, because socket paths below ``ray_folder`` are limited to 107 bytes."""
@@ -42,8 +49,17 @@ def new_mark() -> str:
 
 
 def ray_folder(mark: str) -> Path:
-    """The run's own Ray folder."""
-    return Path(tempfile.gettempdir()) / f"rlhf-{mark}"
+    """The run's own Ray folder: in the folder for temporary files, or in /tmp where that leaves no room for Ray's sockets."""
+    usual = Path(tempfile.gettempdir())
+    for parent in (usual, SHORT_FOLDER):
+        folder = parent / f"rlhf-{mark}"
+        if len(os.fsencode(folder / LONGEST_SOCKET)) <= SOCKET_BYTES and os.access(parent, os.W_OK | os.X_OK):
+            return folder
+    room = SOCKET_BYTES - len(f"/rlhf-{mark}/{LONGEST_SOCKET}")
+    raise OSError(
+        errno.ENAMETOOLONG,
+        f"TMPDIR {usual} is too long for the sockets of Ray, and {SHORT_FOLDER} can't be written; set a TMPDIR of at most {room} bytes",
+    )
 
 
 def marked_environment(mark: str) -> dict[str, str]:
