@@ -60,7 +60,11 @@ class RunCommand:
             print(f"warning: {warning}", file=sys.stderr)
         job = loaded.job
         print(f"{job.metadata.namespace}/{job.metadata.name}: starting Ray; models are loaded next", flush=True)
-        return supervise(forwarded(args))
+        try:
+            return supervise(forwarded(args))
+        except OSError as error:
+            print(f"failed: {error}", file=sys.stderr)
+            return ExitCode.CONFIG
 
 
 def forwarded(args: argparse.Namespace) -> list[str]:

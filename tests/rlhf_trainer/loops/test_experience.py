@@ -180,3 +180,11 @@ def test_f14_evaluation_reports_unbiased_pass_at_k_per_prompt() -> None:
     metrics = evaluation_metrics("d", rollouts, [1, 0, 0, 0, 1, 1, 0, 0], evaluation)
     assert metrics["eval/d/pass@1"] == pytest.approx((0.25 + 0.5) / 2)
     assert metrics["eval/d/pass@2"] == pytest.approx((0.5 + 0.833333) / 2, abs=1e-6)
+
+
+def test_rc67_an_unscored_evaluation_sample_is_counted_and_not_a_zero() -> None:
+    from rlhf_api.spec import DatasetSpec, EvaluationSpec
+
+    evaluation = EvaluationSpec(datasets=[DatasetSpec(path="d")])
+    metrics = evaluation_metrics("d", [rollout(0, 0, 2), rollout(1, 0, 2)], [1.0, None], evaluation)
+    assert (metrics["eval/d/score_mean"], metrics["eval/d/unscored"], metrics["eval/d/pass@1"]) == (1.0, 1.0, 0.5)

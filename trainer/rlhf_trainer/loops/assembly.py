@@ -96,9 +96,17 @@ def assemble(
 
         report.committed(store.save(state.step, write, loader.fingerprint()))
 
+    reward_failures: list[int] = []
+
     def tell(state: rl.RlState, metrics: Mapping[str, float]) -> None:
         # A superseded driver must not write beside its successor.
         store.ensure_claim()
+        failed = sum(rewards.last_batch.get(kind, 0) for kind in ("errors", "timeouts"))
+        if failed and not reward_failures:
+            reward_failures.append(state.step)
+            report.display.notice(
+                f"step {state.step}: {failed} rewards failed and follow onError; reward/errors and reward/timeouts count them, driver.log says why"
+            )
         report.step(state.step, loader.epoch, state.updates, metrics, rewards.counts)
 
     def metrics_of(
@@ -108,6 +116,7 @@ def assemble(
         return {
             **rollout_metrics(experience.rollouts, experience.rewards, spec.data.max_length),
             **update_metrics(stats, experience),
+            **{f"reward/{name}": float(count) for name, count in rewards.last_batch.items()},
             "rollout/weight_version": float(before.step),
             "kl/coef": before.kl.coef,
             **sync,

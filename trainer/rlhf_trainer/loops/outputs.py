@@ -39,7 +39,7 @@ class Evaluator:
         for name, groups in self.prompts.items():
             rollouts = self.rollouts.evaluate(groups, self.evaluation, version=step)
             rewards = self.score(rollouts)
-            scores = [reward.score if reward.score is not None else 0.0 for reward in rewards]
+            scores = [reward.score for reward in rewards]
             metrics |= evaluation_metrics(name, rollouts, scores, self.evaluation)
             lines += [sample(rollout, score, name) for rollout, score in zip(rollouts, scores, strict=True)]
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -50,22 +50,28 @@ class Evaluator:
         return metrics
 
 
-def evaluation_metrics(name: str, rollouts: Sequence[Rollout], scores: Sequence[float], evaluation: EvaluationSpec) -> dict[str, float]:
-    """Means over samples, and the unbiased pass@k over prompts."""
+def evaluation_metrics(
+    name: str, rollouts: Sequence[Rollout], scores: Sequence[float | None], evaluation: EvaluationSpec
+) -> dict[str, float]:
+    """Means over scored samples, and the unbiased pass@k over prompts, where an unscored sample is no pass."""
     by_prompt: dict[int, list[bool]] = {}
     for rollout, score in zip(rollouts, scores, strict=True):
-        by_prompt.setdefault(rollout.group_id, []).append(score >= evaluation.pass_score)
+        by_prompt.setdefault(rollout.group_id, []).append(score is not None and score >= evaluation.pass_score)
+    known = [score for score in scores if score is not None]
     metrics = {
-        f"eval/{name}/score_mean": mean(scores),
         f"eval/{name}/response_length_mean": mean([rollout.response_length for rollout in rollouts]),
         f"eval/{name}/truncated_share": mean([rollout.truncated for rollout in rollouts]),
     }
+    if len(known) < len(scores):
+        metrics[f"eval/{name}/unscored"] = float(len(scores) - len(known))
+    if known:
+        metrics[f"eval/{name}/score_mean"] = mean(known)
     for k in evaluation.pass_at:
         metrics[f"eval/{name}/pass@{k}"] = mean([pass_at_k(len(hits), sum(hits), k) for hits in by_prompt.values()])
     return metrics
 
 
-def sample(rollout: Rollout, score: float, dataset: str) -> dict[str, Any]:
+def sample(rollout: Rollout, score: float | None, dataset: str) -> dict[str, Any]:
     return {
         "dataset": dataset,
         "row": rollout.prompt.row,
