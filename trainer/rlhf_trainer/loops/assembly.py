@@ -105,7 +105,8 @@ def assemble(
         if failed and not reward_failures:
             reward_failures.append(state.step)
             report.display.notice(
-                f"step {state.step}: {failed} rewards failed and follow onError; reward/errors and reward/timeouts count them, driver.log says why"
+                f"step {state.step}: {failed} rewards failed and follow onError; "
+                "reward/errors and reward/timeouts count them, driver.log says why"
             )
         report.step(state.step, loader.epoch, state.updates, metrics, rewards.counts)
 
