@@ -12,6 +12,12 @@ ROWS = [{"question": "1 + 1 =", "answer": "2", "level": 1}, {"question": "2 + 3 
 GOOD = "def reward_func(queries, prompts, labels):\n    return [float(q == p + l) for q, p, l in zip(queries, prompts, labels)]\n"
 
 
+@pytest.fixture(autouse=True)
+def online(monkeypatch):
+    """As on a machine that may ask the hub; nothing here does."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     from rlhf_trainer.models.tiny import make
@@ -168,3 +174,19 @@ def test_lone_surrogate_in_a_label_is_left_to_the_reward_function(folder, model)
     (folder / "sums.jsonl").write_text('{"question": "a", "answer": "\\udc00"}\n')
     (folder / "reward.py").write_text("def reward_func(queries, labels): return [float(label == chr(0xdc00)) for label in labels]\n")
     assert preflight.dry_run(job_of(model), folder) == []
+
+
+@pytest.mark.parametrize("path", ["model/actor", "Checkpoints/step-7", "out/best"])
+def test_model_folder_that_is_not_made_yet_is_no_hub_id(folder, path):
+    (violation,) = preflight.dry_run(job_of(path), folder)
+    assert violation.field == "spec.models.actor.path"
+    assert f"no folder {folder / path}, and taken as a hub id it is not in the cache" in violation.rule
+
+
+def test_hub_id_is_a_fault_offline_unless_it_is_in_the_cache(folder, monkeypatch):
+    job = job_of("Qwen/Qwen2.5-1.5B-Instruct")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "cache"))
+    assert preflight.dry_run(job, folder) == []
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (violation,) = preflight.dry_run(job, folder)
+    assert "HF_HUB_OFFLINE is set" in violation.rule

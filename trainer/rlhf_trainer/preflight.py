@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_api.spec import DatasetSpec, DataSpec, ModelSpec, RLHFJob
+from rlhf_api.spec import DatasetSpec, DataSpec, RLHFJob
 from rlhf_api.violations import Violation
+from rlhf_trainer import hub
 from rlhf_trainer.data import prepare, sources
 from rlhf_trainer.data.rendering import Renderer
 from rlhf_trainer.data.sources import Table
@@ -67,7 +68,12 @@ def _check_models(job: RLHFJob, base_dir: Path, faults: list[JobError]) -> Any |
     models = job.spec.models
     tokenizer = None
     for role, spec in (("actor", models.actor), ("reference", models.reference), ("critic", models.critic), ("reward", models.reward)):
-        if spec is None or _is_hub_id(spec, base_dir):
+        if spec is None:
+            continue
+        if hub.is_hub_id(spec.path, base_dir):
+            problem = hub.unreachable(spec.path, base_dir, spec.revision)
+            if problem is not None:
+                faults.append(ConfigError(Violation(f"spec.models.{role}.path", spec.path, problem, hub.NEAREST_MODEL)))
             continue
         # Imports torch and transformers: seconds that a manifest with hub ids only doesn't pay.
         from rlhf_trainer.models.load import load_config, load_tokenizer
@@ -80,11 +86,6 @@ def _check_models(job: RLHFJob, base_dir: Path, faults: list[JobError]) -> Any |
         except ConfigError as error:
             faults.append(ConfigError(Violation(f"spec.models.{role}.path", spec.path, str(error))))
     return tokenizer
-
-
-def _is_hub_id(spec: ModelSpec, base_dir: Path) -> bool:
-    folder = base_dir / Path(spec.path).expanduser()
-    return not folder.exists() and not folder.parent.is_dir() and spec.path.count("/") == 1 and bool(sources.HUB_ID.match(spec.path))
 
 
 def _check_data(job: RLHFJob, base_dir: Path, tokenizer: Any | None, with_hub: bool, faults: list[JobError]) -> list[Prompt]:

@@ -65,6 +65,12 @@ def test_folder_of_files_is_read_by_datasets(tmp_path, monkeypatch):
     assert read(tmp_path, "files").rows == ROWS
 
 
+def test_missing_data_folder_is_no_hub_id(tmp_path):
+    assert "does not exist" in fault_of(tmp_path, "data/train")
+    (tmp_path / "mine").mkdir()
+    assert "does not exist" in fault_of(tmp_path, "mine/train")
+
+
 def test_hub_id_offline_says_so(tmp_path, monkeypatch):
     import datasets
 

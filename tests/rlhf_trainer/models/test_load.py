@@ -18,6 +18,19 @@ def test_missing_folder_is_named(tmp_path):
         load.load_config(ModelSpec(path="./nowhere"), tmp_path)
 
 
+def test_hub_failure_also_says_that_there_is_no_such_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlhf_trainer.hub.unreachable", lambda *_: None)
+    with pytest.raises(ConfigError, match=r"cannot be read from the hub, and there is no folder /.*/owner/name: "):
+        load.load_config(ModelSpec(path="owner/name"), tmp_path)
+
+
+@pytest.mark.parametrize("path", ["model/actor", "ckpt/7"])
+def test_folder_to_be_made_is_not_asked_of_the_hub(tmp_path, monkeypatch, path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with pytest.raises(ConfigError, match=rf"no folder /.*/{path}, and taken as a hub id it is not in the cache"):
+        load.load_actor(ModelSpec(path=path), tmp_path, torch.float32, "sdpa")
+
+
 def test_folder_without_config_is_named(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"empty has no config\.json"):

@@ -16,13 +16,13 @@ from typing import Any
 
 from rlhf_api.spec import DatasetSpec
 from rlhf_api.violations import Violation
+from rlhf_trainer import hub
 from rlhf_trainer.errors import DataError
 
 Row = dict[str, Any]
 
 JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
-HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ def locate(path: str, base_dir: Path) -> Path | None:
     """The local path that is meant, existing or not; None when it can only be a hub id."""
     local = base_dir / Path(path).expanduser()
     looks_local = path.startswith((".", "/", "~")) or local.suffix in JSON_SUFFIXES | PARQUET_SUFFIXES
-    if local.exists() or looks_local or not HUB_ID.match(path):
+    in_folder = "/" in path and (local.parent.is_dir() or path.split("/")[0].casefold() in hub.LOCAL_NAMES)
+    if local.exists() or looks_local or in_folder or not hub.HUB_ID.match(path):
         return local
     return None
 

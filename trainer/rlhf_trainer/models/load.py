@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from rlhf_api.spec import ModelSpec, ValueModelSpec
+from rlhf_trainer import hub
 from rlhf_trainer.errors import ConfigError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
@@ -34,14 +35,14 @@ log = logging.getLogger(__name__)
 
 def locate(spec: ModelSpec, base_dir: Path) -> str:
     """Absolute folder when ``spec.path`` is one (relative paths resolve against the manifest's folder), else a hub id."""
-    folder = (base_dir / Path(spec.path).expanduser()).resolve()
+    folder = hub.folder_of(spec.path, base_dir)
     if folder.is_dir():
         return str(folder)
-    looks_local = spec.path.startswith((".", "/", "~")) or spec.path.count("/") != 1 or folder.parent.is_dir()
-    if looks_local:
-        raise ConfigError(
-            f"model path {spec.path}: there is no folder {folder}. Nearest: a folder with config.json, or a hub id owner/name"
-        )
+    if not hub.is_hub_id(spec.path, base_dir):
+        raise ConfigError(f"model path {spec.path}: there is no folder {folder}. Nearest: {hub.NEAREST_MODEL}")
+    problem = hub.unreachable(spec.path, base_dir, spec.revision)
+    if problem is not None:
+        raise ConfigError(f"model path {spec.path}: {problem}. Nearest: {hub.NEAREST_MODEL}")
     return spec.path
 
 
@@ -49,14 +50,21 @@ def _hub_arguments(spec: ModelSpec) -> dict[str, Any]:
     return {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
 
 
-def load_config(spec: ModelSpec, base_dir: Path) -> PretrainedConfig:
+def _unreadable(spec: ModelSpec, base_dir: Path, what: str, error: Exception) -> ConfigError:
+    """A hub's answer alone misleads whoever meant a folder."""
+    hub_only = hub.is_hub_id(spec.path, base_dir)
+    where = f" from the hub, and there is no folder {hub.folder_of(spec.path, base_dir)}" if hub_only else ""
+    return ConfigError(f"model path {spec.path}: {what}{where}: {(str(error).splitlines() or [type(error).__name__])[0]}")
+
+
+def load_config(spec: ModelSpec, base_dir: Path, *, offline: bool = False) -> PretrainedConfig:
     where = locate(spec, base_dir)
     if Path(where).is_dir() and not (Path(where) / "config.json").is_file():
         raise ConfigError(f"model path {spec.path}: {where} has no config.json, so it is not a Hugging Face model folder")
     try:
-        config = AutoConfig.from_pretrained(where, **_hub_arguments(spec))
+        config = AutoConfig.from_pretrained(where, local_files_only=offline, **_hub_arguments(spec))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model path {spec.path}: its configuration cannot be read: {_first_line(error)}") from error
+        raise _unreadable(spec, base_dir, "its configuration cannot be read", error) from error
     for key in UNSUPPORTED_LOGIT_KEYS:
         if config.to_dict().get(key) not in (None, 1, 1.0):
             raise ConfigError(
@@ -65,16 +73,19 @@ def load_config(spec: ModelSpec, base_dir: Path) -> PretrainedConfig:
     return config
 
 
-def load_tokenizer(spec: ModelSpec, base_dir: Path) -> PreTrainedTokenizerBase:
-    """The model's tokenizer, checked against its embedding: a tokenizer with more ids than the embedding has rows is refused."""
+def load_tokenizer(spec: ModelSpec, base_dir: Path, *, offline: bool = False) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, checked against its embedding: a tokenizer with more ids than the embedding has rows is refused.
+
+    ``offline`` takes a hub id from the cache alone.
+    """
     where = locate(spec, base_dir)
     if Path(where).is_dir() and not any((Path(where) / name).is_file() for name in TOKENIZER_FILES):
         raise ConfigError(f"model path {spec.path}: {where} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)})")
-    config = load_config(spec, base_dir)
+    config = load_config(spec, base_dir, offline=offline)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, **_hub_arguments(spec))
+        tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=offline, **_hub_arguments(spec))
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"model path {spec.path}: its tokenizer cannot be read: {_first_line(error)}") from error
+        raise _unreadable(spec, base_dir, "its tokenizer cannot be read", error) from error
     rows, ids = config.get_text_config().vocab_size, len(tokenizer)
     if ids > rows:
         raise ConfigError(
@@ -137,7 +148,7 @@ def _pretrained(
             where, output_loading_info=True, ignore_mismatched_sizes=True, **_hub_arguments(spec), **arguments
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"model path {spec.path}: its weights cannot be loaded: {_first_line(error)}") from error
+        raise _unreadable(spec, base_dir, "its weights cannot be loaded", error) from error
     missing = set(info["missing_keys"])
     _refuse_other_weights(spec, where, model, missing - may_lack, info["mismatched_keys"])
     unexpected = sorted(key for key in info["unexpected_keys"] if not key.endswith(UNUSED_KEYS))
@@ -166,10 +177,6 @@ def _refuse_other_weights(
 def _listed(names: Sequence[str]) -> str:
     more = ", ..." if len(names) > NAMES_SHOWN else ""
     return f"{len(names)} tensor{'s' if len(names) > 1 else ''}: {', '.join(names[:NAMES_SHOWN])}{more}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _ready(model: PreTrainedModel) -> PreTrainedModel:
