@@ -1,4 +1,6 @@
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +192,71 @@ def test_hub_id_is_a_fault_offline_unless_it_is_in_the_cache(folder, monkeypatch
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (violation,) = preflight.dry_run(job, folder)
     assert "HF_HUB_OFFLINE is set" in violation.rule
+
+
+def with_reward_model(job: RLHFJob, path: str) -> RLHFJob:
+    """``job`` with a reward model, a reference and a critic from ``path``."""
+    raw = job.model_dump(by_alias=True, exclude_unset=True)
+    raw["spec"]["rl"] |= {"algorithm": "ppo", "kl": {"coef": 0.1}, "advantage": {"estimator": "gae"}}
+    raw["spec"]["models"] |= {role: {"path": path} for role in ("reference", "reward", "critic")}
+    return RLHFJob.model_validate(raw)
+
+
+def copy_with_vocabulary(model: Path, folder: Path, change: Callable[[dict[str, int]], None]) -> Path:
+    shutil.copytree(model, folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    change(tokenizer["model"]["vocab"])
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+def swap(vocabulary: dict[str, int]) -> None:
+    vocabulary["1"], vocabulary["2"] = vocabulary["2"], vocabulary["1"]
+
+
+def test_role_with_another_vocabulary_is_refused_with_the_first_token_that_differs(folder, model):
+    copy_with_vocabulary(model, folder / "other", swap)
+    job = with_reward_model(job_of(model), "other")
+    (violation,) = preflight.dry_run(job, folder)
+    assert violation.field == "spec.models.reference.path"
+    assert "128 tokens, the actor's 128; '1' is id" in violation.rule
+    with pytest.raises(ConfigError, match="the reference reads the actor's token ids"):
+        preflight.check(job, folder)
+
+
+def test_role_with_a_smaller_vocabulary_is_refused_with_both_sizes(folder, model):
+    copy_with_vocabulary(model, folder / "other", lambda vocabulary: vocabulary.pop("z"))
+    (violation,) = preflight.dry_run(with_reward_model(job_of(model), "other"), folder)
+    assert "127 tokens, the actor's 128; 'z' is id" in violation.rule
+    assert "not in it" in violation.rule
+
+
+def test_roles_with_the_same_vocabulary_in_another_folder_pass(folder, model):
+    shutil.copytree(model, folder / "other")
+    assert preflight.dry_run(with_reward_model(job_of(model), "other"), folder) == []
+    assert preflight.dry_run(with_reward_model(job_of(model), str(model)), folder) == []
+
+
+def test_vocabulary_with_more_tokens_than_the_actors_passes(folder, model):
+    assert preflight.other_ids({"a": 0, "b": 1}, {"a": 0, "b": 1, "[PAD]": 2}) is None
+
+
+def test_unused_role_and_role_on_the_hub_are_not_compared(folder, model):
+    copy_with_vocabulary(model, folder / "other", swap)
+    raw = job_of(model).model_dump(by_alias=True, exclude_unset=True)
+    raw["spec"]["rl"]["kl"] = {"coef": 0.0}
+    raw["spec"]["models"]["reference"] = {"path": "other"}
+    assert preflight.dry_run(RLHFJob.model_validate(raw), folder) == []
+    assert preflight.dry_run(with_reward_model(job_of(model), "owner/not-here"), folder) == []
+
+
+def test_cached_hub_model_is_compared_without_network(folder, model, monkeypatch):
+    cache = folder / "cache" / "models--owner--cached"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text("0" * 40)
+    (cache / "snapshots").mkdir()
+    copy_with_vocabulary(model, cache / "snapshots" / ("0" * 40), swap)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "cache"))
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(folder / "cache"), raising=False)
+    (violation,) = preflight.dry_run(with_reward_model(job_of(model), "owner/cached"), folder)
+    assert "'1' is id" in violation.rule

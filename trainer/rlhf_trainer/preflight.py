@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlhf_api.spec import DatasetSpec, DataSpec, RLHFJob
+from rlhf_api.spec import DatasetSpec, DataSpec, ModelSpec, RLHFJob
 from rlhf_api.violations import Violation
 from rlhf_trainer import hub
 from rlhf_trainer.data import prepare, sources
@@ -57,35 +57,81 @@ def _violation(fault: JobError) -> Violation:
 def _faults(job: RLHFJob, base_dir: Path, tokenizer: Any | None, *, with_hub: bool) -> list[JobError]:
     faults: list[JobError] = []
     if tokenizer is None:
-        tokenizer = _check_models(job, base_dir, faults)
+        tokenizer = _check_models(job, base_dir, with_hub, faults)
     prompts = _check_data(job, base_dir, tokenizer, with_hub, faults)
     _check_rewards(job, base_dir, prompts, tokenizer, faults)
     return faults
 
 
-def _check_models(job: RLHFJob, base_dir: Path, faults: list[JobError]) -> Any | None:
-    """The actor's tokenizer when it lies on this machine."""
-    models = job.spec.models
-    tokenizer = None
-    for role, spec in (("actor", models.actor), ("reference", models.reference), ("critic", models.critic), ("reward", models.reward)):
-        if spec is None:
-            continue
-        if hub.is_hub_id(spec.path, base_dir):
-            problem = hub.unreachable(spec.path, base_dir, spec.revision)
-            if problem is not None:
-                faults.append(ConfigError(Violation(f"spec.models.{role}.path", spec.path, problem, hub.NEAREST_MODEL)))
-            continue
-        # Imports torch and transformers: seconds that a manifest with hub ids only doesn't pay.
-        from rlhf_trainer.models.load import load_config, load_tokenizer
-
+def _check_models(job: RLHFJob, base_dir: Path, with_hub: bool, faults: list[JobError]) -> Any | None:
+    """The actor's tokenizer when it can be had. A model that several roles start from is looked at once."""
+    starts: dict[tuple[str, str | None], tuple[str, ModelSpec]] = {}
+    for role, spec in _loaded_models(job).items():
+        starts.setdefault((spec.path, spec.revision), (role, spec))
+    # One model alone is left to whoever loads it: nothing to compare, and a hub is asked once.
+    asks_hub = with_hub and len(starts) > 1
+    actor: Any | None = None
+    for role, spec in starts.values():
+        field = f"spec.models.{role}.path"
         try:
-            if role == "actor":
-                tokenizer = load_tokenizer(spec, base_dir)
-            else:
-                load_config(spec, base_dir)
+            tokenizer = _tokenizer(spec, base_dir, field, asks_hub)
         except ConfigError as error:
-            faults.append(ConfigError(Violation(f"spec.models.{role}.path", spec.path, str(error))))
-    return tokenizer
+            faults.append(error)
+            continue
+        if role == "actor":
+            actor = tokenizer
+        elif actor is not None and tokenizer is not None:
+            difference = other_ids(actor.get_vocab(), tokenizer.get_vocab())
+            if difference is not None:
+                rule = f"the {role} reads the actor's token ids, and its tokenizer gives them another meaning: {difference}"
+                faults.append(
+                    ConfigError(Violation(field, spec.path, rule, f"a {role} model with the tokenizer of {job.spec.models.actor.path}"))
+                )
+    return actor
+
+
+def _loaded_models(job: RLHFJob) -> dict[str, ModelSpec]:
+    """By role, the actor first, those that the job loads."""
+    models, rl = job.spec.models, job.spec.rl
+    found: dict[str, ModelSpec | None] = {
+        "actor": models.actor,
+        "reference": models.reference if rl.kl.coef > 0 else None,
+        "reward": models.reward,
+        "critic": models.critic if rl.advantage.estimator == "gae" else None,
+    }
+    return {role: spec for role, spec in found.items() if spec is not None and spec.path}
+
+
+def _tokenizer(spec: ModelSpec, base_dir: Path, field: str, asks_hub: bool) -> Any | None:
+    """None when only the hub has it and is not to be asked."""
+    is_hub_id = hub.is_hub_id(spec.path, base_dir)
+    if is_hub_id:
+        problem = hub.unreachable(spec.path, base_dir, spec.revision)
+        if problem is not None:
+            raise ConfigError(Violation(field, spec.path, problem, hub.NEAREST_MODEL))
+        if not asks_hub and not hub.is_cached(spec.path, spec.revision):
+            return None
+    # Imports torch and transformers: seconds that a manifest with hub ids only doesn't pay.
+    from rlhf_trainer.models.load import load_tokenizer
+
+    try:
+        return load_tokenizer(spec, base_dir, offline=is_hub_id and not asks_hub)
+    except ConfigError as error:
+        if is_hub_id and not asks_hub:
+            return None  # a part of it is cached; the rest may well be on the hub
+        raise ConfigError(Violation(field, spec.path, str(error))) from error
+
+
+def other_ids(actor: Mapping[str, int], other: Mapping[str, int]) -> str | None:
+    """Where the actor's ids mean something else to another tokenizer, in words; None when nowhere.
+
+    More tokens than the actor's are harmless: all ids come from the actor.
+    """
+    for token, token_id in sorted(actor.items(), key=lambda item: item[1]):
+        if other.get(token) != token_id:
+            here = f"{other[token]} here" if token in other else "not in it"
+            return f"{len(other)} tokens, the actor's {len(actor)}; {token!a} is id {token_id} for the actor and {here}"
+    return None
 
 
 def _check_data(job: RLHFJob, base_dir: Path, tokenizer: Any | None, with_hub: bool, faults: list[JobError]) -> list[Prompt]:
