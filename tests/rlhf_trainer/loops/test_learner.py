@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from rlhf_trainer.loops.learner import accumulate, merge_ranks
+import numpy as np
+import pytest
+
+from rlhf_api.spec import RlSpec
+from rlhf_trainer.loops.learner import accumulate, measured_gap, merge_ranks
+from rlhf_trainer.types import TokenRow
 
 
 def test_ranks_add_up_but_share_one_gradient_norm() -> None:
@@ -20,3 +25,16 @@ def test_updates_of_a_step_add_up_and_the_last_rate_stands() -> None:
     assert stats == {"loss": 3.0, "ratio_max": 1.2, "learning_rate": 0.2}
     accumulate(stats, {"loss": 4.0}, prefix="critic_")
     assert stats["critic_loss"] == 4.0
+
+
+def test_the_gap_is_measured_without_an_update_of_the_actor() -> None:
+    rows = []
+    for i, (engine, old) in enumerate([([0.0, -1.0, -2.0], [0.0, -1.5, -2.0]), ([0.0, -0.5], [0.0, -0.25])]):
+        mask = np.array([False] + [True] * (len(engine) - 1))
+        fields = {"engine_logprobs": np.array(engine, np.float32), "old_logprobs": np.array(old, np.float32)}
+        rows.append(TokenRow(i, i, np.arange(len(engine) + 1, dtype=np.int32), 2, mask, fields))
+    sums = measured_gap(rows, RlSpec(algorithm="ppo"))
+    assert sums["tokens"] == 3.0
+    assert sums["gap_abs_sum"] == pytest.approx(0.75)
+    assert sums["gap_max"] == pytest.approx(0.5)
+    assert measured_gap([], RlSpec(algorithm="ppo")) == {}

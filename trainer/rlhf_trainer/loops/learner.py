@@ -11,12 +11,12 @@ from rlhf_api.spec import JobSpec, RlSpec
 from rlhf_trainer.algorithms.aggregation import denominators
 from rlhf_trainer.algorithms.kl import Controller as KlController
 from rlhf_trainer.algorithms.schedule import rate
-from rlhf_trainer.loops.experience import Experience, attach_advantages, carries_gradient, needs_old_logprobs
+from rlhf_trainer.loops.experience import Experience, attach_advantages, carries_gradient, needs_old_logprobs, pad
 from rlhf_trainer.loops.rl import RlState
 from rlhf_trainer.placement.groups import WorkerGroup, by_row
 from rlhf_trainer.sync.turns import Turn
 from rlhf_trainer.training.batching import plan
-from rlhf_trainer.training.losses import merge
+from rlhf_trainer.training.losses import gap_sums, merge
 from rlhf_trainer.types import Reward, Rollout, TokenRow, token_row
 
 MicroBatches = list[list[list[TokenRow]]]
@@ -46,7 +46,8 @@ class Learner:
         rows = [token_row(rollout, i) for i, rollout in enumerate(rollouts)]
         temperature = rl.rollout.temperature
         self.turn("experience")
-        if needs_old_logprobs(rl, self._updates_of(len(rows))):
+        # While the critic warms up no update of the actor measures the engine/trainer gap.
+        if needs_old_logprobs(rl, self._updates_of(len(rows))) or rl.value_loss.warmup_steps > 0:
             self._forward(rows, "actor", "logprobs", "old_logprobs", temperature)
         if rl.kl.coef > 0:
             self._forward(rows, "reference", "logprobs", "ref_logprobs", temperature)
@@ -71,8 +72,7 @@ class Learner:
         for number, chunk in enumerate(self._chunks(experience, state.step), start=state.updates):
             if rl.advantage.estimator == "gae":
                 accumulate(stats, self._update_critic(chunk, number), prefix="critic_")
-            if not actor_frozen:
-                accumulate(stats, self._update_actor(chunk, number, state.kl.coef))
+            accumulate(stats, measured_gap(chunk, rl) if actor_frozen else self._update_actor(chunk, number, state.kl.coef))
             stats["updates"] += 1
         if experience.kl_k3_mean is not None:
             stats["kl_k3_mean"] = experience.kl_k3_mean
@@ -134,6 +134,16 @@ class Learner:
 
 def norm_length(rl: RlSpec) -> int:
     return rl.policy_loss.norm_length or rl.rollout.max_new_tokens
+
+
+def measured_gap(rows: Sequence[TokenRow], rl: RlSpec) -> dict[str, float]:
+    """Engine/trainer mismatch of rows with ``old_logprobs``, in the sums of an update; none for no rows."""
+    if not rows:
+        return {}
+    width = max(len(row.mask) for row in rows)
+    mask = pad([row.mask for row in rows], width)
+    engine, old = (pad([row.fields[name] for row in rows], width) for name in ("engine_logprobs", "old_logprobs"))
+    return {"tokens": float(mask.sum()), **gap_sums(engine, old, mask, rl.correction)}
 
 
 def merge_ranks(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -51,13 +51,16 @@ def update_metrics(stats: Mapping[str, float], experience: Experience) -> dict[s
             "actor/learning_rate": stats["learning_rate"],
             "actor/rows_computed": stats["rows_computed"],
         }
-    if tokens:
+    if tokens and "clipped_low" in stats:
         metrics |= {
             "actor/clip_share": (stats["clipped_low"] + stats["clipped_high"]) / tokens,
             "actor/clip_low_share": stats["clipped_low"] / tokens,
             "actor/clip_high_share": stats["clipped_high"] / tokens,
             "actor/approx_kl": stats["approx_kl_sum"] / tokens,
             "actor/ratio_max": stats["ratio_max"],
+        }
+    if tokens:
+        metrics |= {
             "rollout/logprob_gap_mean": stats["gap_sum"] / tokens,
             "rollout/logprob_gap_abs_mean": stats["gap_abs_sum"] / tokens,
             "rollout/logprob_gap_max": stats["gap_max"],
