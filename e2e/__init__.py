@@ -1,0 +1,1 @@
+"""A real Kubernetes and a real KubeRay on this machine, and the tests that run on them."""

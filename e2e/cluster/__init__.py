@@ -1,0 +1,1 @@
+"""Starts and stops single-machine Kubernetes clusters, each in Linux namespaces of its own."""
