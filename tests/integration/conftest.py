@@ -1,0 +1,3 @@
+"""The control lane: a real API server, controller-manager and KubeRay; pods are marked by a helper."""
+
+pytest_plugins = ["e2e.kit.fixtures"]
