@@ -92,7 +92,9 @@ class Api:
             if error.status != 404:
                 raise
 
-    def http(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, seconds: float = 10) -> tuple[int, str]:
+    def http(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, seconds: float = 10
+    ) -> tuple[int, str]:
         """A raw call to the API server: (status, text). For service proxies; an HTTP error is an answer, not an exception."""
         sent = {"Accept": "*/*", "Content-Type": "application/json", **(headers or {})}
         try:
