@@ -10,7 +10,7 @@ from rlhf_api import API_VERSION, KIND
 from rlhf_api.rules import RULES
 from rlhf_api.schema import structural
 from rlhf_api.spec import JobSpec
-from rlhf_api.spec.job import DNS_LABEL, NAME_MAX
+from rlhf_api.spec.job import JOB_NAME, NAME_MAX
 from rlhf_api.status import RLHFJobStatus
 
 GROUP, VERSION = API_VERSION.split("/")
@@ -62,7 +62,7 @@ def definition() -> dict[str, Any]:
 
 def text() -> str:
     """The content of ``crds/rlhf.dev_rlhfjobs.yaml``."""
-    return HEADER + yaml.dump(definition(), Dumper=_Plain, sort_keys=False, width=140, allow_unicode=True)
+    return HEADER + yaml.dump(definition(), Dumper=_Plain, sort_keys=False, width=1000, allow_unicode=True, default_flow_style=None)
 
 
 class _Plain(yaml.SafeDumper):
@@ -83,7 +83,7 @@ def _schema() -> dict[str, Any]:
         ),
     ]
     # Kubernetes lets a schema restrict only these of the metadata.
-    metadata = {"type": "object", "properties": {"name": {"type": "string", "maxLength": NAME_MAX, "pattern": DNS_LABEL}}}
+    metadata = {"type": "object", "properties": {"name": {"type": "string", "maxLength": NAME_MAX, "pattern": JOB_NAME}}}
     return {
         "type": "object",
         "description": "One RLHF training.",

@@ -131,7 +131,7 @@ def _wrong_type(path: Path, details: list[ErrorDetails]) -> Violation:
 def _text_or_list(path: Path, detail: ErrorDetails) -> Violation:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if path == ("metadata", "name"):
-        rule = f"a name has at most {NAME_MAX} characters: lower-case letters, digits and -, beginning and ending with a letter or digit"
+        rule = f"a name has at most {NAME_MAX} characters: lower-case letters, digits and -, beginning with a letter, ending with a letter or digit"
         if kind == "string_too_long":
             rule += f" ({len(value)} here)"
         return Violation("metadata.name", value, rule, _as_name(str(value)))
@@ -203,7 +203,8 @@ def _candidates(path: Path) -> tuple[list[str], bool]:
 
 
 def _as_name(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:NAME_MAX].strip("-") or "my-job"
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return (f"job-{plain}" if plain[:1].isdigit() else plain)[:NAME_MAX].rstrip("-") or "my-job"
 
 
 def _number(value: Any) -> Any:

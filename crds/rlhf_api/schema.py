@@ -57,7 +57,7 @@ class _Converter:
         result: dict[str, Any] = {}
         if info.description:
             result["description"] = " ".join(info.description.split())
-        result |= schema[CRD_MARK] if CRD_MARK in schema else self.node(schema)
+        result |= self.node(schema)
         if _is_nullable(schema) and default is not None:
             result["nullable"] = True
         if isinstance(default, BaseModel):
@@ -67,6 +67,8 @@ class _Converter:
         return result
 
     def node(self, schema: dict[str, Any]) -> dict[str, Any]:
+        if CRD_MARK in schema:
+            return dict(schema[CRD_MARK])
         if "$ref" in schema:
             name = schema["$ref"].rsplit("/", 1)[-1]
             return self.object(self.models[name], self.definitions[name])
@@ -88,8 +90,10 @@ class _Converter:
             result["items"] = self.node(schema["prefixItems"][0])
         elif "items" in schema:
             result["items"] = self.node(schema["items"])
-        if isinstance(schema.get("additionalProperties"), dict):
-            result["additionalProperties"] = self.node(schema["additionalProperties"])
+        # The form of a key cannot be said in a structural schema; the operator checks it.
+        values = next(iter(schema.get("patternProperties", {}).values()), schema.get("additionalProperties"))
+        if isinstance(values, dict):
+            result["additionalProperties"] = self.node(values)
         return result
 
 

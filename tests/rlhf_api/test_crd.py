@@ -43,7 +43,7 @@ def test_file_is_small_enough_for_client_side_apply() -> None:
 
 def test_schema_is_structural() -> None:
     for path, node in _nodes(SCHEMA):
-        assert "type" in node or node.get("x-kubernetes-preserve-unknown-fields"), path
+        assert {"type", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string"} & set(node), path
         assert not {"$ref", "anyOf", "oneOf", "allOf", "not", "definitions", "const", "prefixItems"} & set(node), path
         assert not ("properties" in node and "additionalProperties" in node), path
         assert node.get("additionalProperties") is not False, path
@@ -58,7 +58,13 @@ def test_root_restricts_no_more_of_metadata_than_kubernetes_allows() -> None:
 
 def test_unknown_fields_are_kept_nowhere_but_in_values_without_a_type() -> None:
     kept = [path for path, node in _nodes(SCHEMA) if node.get("x-kubernetes-preserve-unknown-fields")]
-    assert kept == [".spec.placement.colocate", ".spec.placement.rollout.engineArgs{}"]
+    assert kept == [
+        ".spec.placement.colocate",
+        ".spec.placement.rollout.engineArgs{}",
+        ".spec.cluster.head.affinity",
+        ".spec.cluster.workers.affinity",
+        ".spec.cluster.podOverlay",
+    ]
 
 
 def test_everything_that_grows_is_bounded() -> None:

@@ -1,9 +1,24 @@
 """Typed models of RLHFJob v1alpha1."""
 
+from rlhf_api.spec.cluster import (
+    ClusterSpec,
+    EnvVar,
+    FileItem,
+    FilesSpec,
+    InfinibandSpec,
+    NetworkSpec,
+    PodSecuritySpec,
+    PodsSpec,
+    ResourcesSpec,
+    SecretEnvVar,
+    TolerationSpec,
+    VolumeSpec,
+)
 from rlhf_api.spec.data import DatasetSpec, DataSpec
 from rlhf_api.spec.job import JobSpec, Metadata, RLHFJob
+from rlhf_api.spec.lifecycle import CleanupPolicy, LifecycleSpec
 from rlhf_api.spec.models import CriticSpec, ModelSpec, ModelsSpec, ReferenceSpec, ValueModelSpec
-from rlhf_api.spec.outputs import CheckpointSpec, EvaluationSpec, LoggingSpec
+from rlhf_api.spec.outputs import CheckpointSpec, CheckpointVolumeSpec, EvaluationSpec, LoggingSpec, NewClaimSpec
 from rlhf_api.spec.placement import Colocation, PlacementSpec, RolePlacement, RolloutPlacement
 from rlhf_api.spec.rl import (
     GROUP_ESTIMATORS,
@@ -31,30 +46,43 @@ __all__ = [
     "AdvantageSpec",
     "Aggregation",
     "CheckpointSpec",
+    "CheckpointVolumeSpec",
+    "CleanupPolicy",
+    "ClusterSpec",
     "Colocation",
     "CorrectionSpec",
     "CriticSpec",
     "DataSpec",
     "DatasetSpec",
     "DeepspeedSpec",
+    "EnvVar",
     "Estimator",
     "EvaluationSpec",
+    "FileItem",
+    "FilesSpec",
     "FunctionSpec",
+    "InfinibandSpec",
     "JobSpec",
     "KlEstimator",
     "KlSpec",
     "LearningRateSpec",
+    "LifecycleSpec",
     "LoggingSpec",
     "Metadata",
     "ModelSpec",
     "ModelsSpec",
+    "NetworkSpec",
+    "NewClaimSpec",
     "OptimizerSpec",
     "OverlongSpec",
     "PlacementSpec",
+    "PodSecuritySpec",
+    "PodsSpec",
     "PolicyLossSpec",
     "Preset",
     "RLHFJob",
     "ReferenceSpec",
+    "ResourcesSpec",
     "RewardSourceSpec",
     "RewardSpec",
     "RlSpec",
@@ -62,8 +90,11 @@ __all__ = [
     "RolloutPlacement",
     "RolloutSpec",
     "ScheduleSpec",
+    "SecretEnvVar",
+    "TolerationSpec",
     "TrainingSpec",
     "TruncationSpec",
     "ValueLossSpec",
     "ValueModelSpec",
+    "VolumeSpec",
 ]

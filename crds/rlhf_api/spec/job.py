@@ -8,7 +8,9 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from rlhf_api.base import Strict
+from rlhf_api.spec.cluster import DNS_LABEL, ClusterSpec
 from rlhf_api.spec.data import DataSpec
+from rlhf_api.spec.lifecycle import LifecycleSpec
 from rlhf_api.spec.models import ModelsSpec
 from rlhf_api.spec.outputs import CheckpointSpec, EvaluationSpec, LoggingSpec
 from rlhf_api.spec.placement import PlacementSpec
@@ -16,7 +18,8 @@ from rlhf_api.spec.rl import RlSpec
 from rlhf_api.spec.training import TrainingSpec
 
 NAME_MAX = 40
-DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""DNS-1035: services are named after the job, so its name begins with a letter."""
 
 
 class Metadata(Strict):
@@ -26,7 +29,7 @@ class Metadata(Strict):
         extra="ignore", strict=True, frozen=True, alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
     )
 
-    name: str = Field(min_length=1, max_length=NAME_MAX, pattern=DNS_LABEL)
+    name: str = Field(min_length=1, max_length=NAME_MAX, pattern=JOB_NAME)
     """At most 40 characters: children are named after it plus a fixed suffix."""
 
     namespace: str = Field("default", min_length=1, max_length=63, pattern=DNS_LABEL)
@@ -46,6 +49,9 @@ class Metadata(Strict):
 
 
 class JobSpec(Strict):
+    suspend: bool = False
+    """Stop after a checkpoint and release all pods; false again continues. No effect in `rlhf run`."""
+
     rl: RlSpec
     """Reinforcement learning from rewards."""
 
@@ -61,6 +67,9 @@ class JobSpec(Strict):
     placement: PlacementSpec = Field(default_factory=lambda: PlacementSpec())
     """Devices of each role."""
 
+    cluster: ClusterSpec = Field(default_factory=lambda: ClusterSpec())
+    """Pods on a cluster. No effect in `rlhf run`."""
+
     checkpoint: CheckpointSpec = Field(default_factory=lambda: CheckpointSpec())
     """Saving and resuming."""
 
@@ -69,6 +78,9 @@ class JobSpec(Strict):
 
     logging: LoggingSpec = Field(default_factory=lambda: LoggingSpec())
     """Where metrics go."""
+
+    lifecycle: LifecycleSpec = Field(default_factory=lambda: LifecycleSpec())
+    """Deadlines, restarts and clean-up on a cluster. No effect in `rlhf run`."""
 
 
 class RLHFJob(Strict):

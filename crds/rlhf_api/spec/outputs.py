@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rlhf_api.base import Strict
+from rlhf_api.spec.cluster import Name, Quantity
 from rlhf_api.spec.data import DatasetSpec
+
+AccessMode = Literal["ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
+
+
+class NewClaimSpec(Strict):
+    size: Quantity
+    """Size of the volume, such as `500Gi`."""
+
+    storage_class_name: Name | None = None
+    """Storage class. Absent = the cluster's default."""
+
+    access_modes: list[AccessMode] = Field(default_factory=lambda: ["ReadWriteMany"], min_length=1, max_length=3)
+    """How the volume can be mounted; pods on several nodes need ReadWriteMany."""
+
+    retain: bool = True
+    """Keep the volume when the job is deleted."""
+
+
+class CheckpointVolumeSpec(Strict):
+    existing_claim: Name | None = None
+    """Name of a PersistentVolumeClaim in the job's namespace."""
+
+    create: NewClaimSpec | None = None
+    """Make a PersistentVolumeClaim `NAME-ckpt` for this job."""
 
 
 class CheckpointSpec(Strict):
     path: str | None = Field(None, min_length=1, max_length=1024)
-    """Root folder, a path on a volume; the job writes to PATH/NAMESPACE/NAME. Default: `runs` in the current folder."""
+    """Root folder of `rlhf run`, default `runs` in the current folder; the job writes to PATH/NAMESPACE/NAME. On a cluster: the volume."""
+
+    volume: CheckpointVolumeSpec | None = None
+    """Volume of checkpoints on a cluster, where it is needed; the job writes to NAMESPACE/NAME on it. No effect in `rlhf run`."""
 
     every_steps: int = Field(20, ge=1, le=1_000_000)
     """Save after this many steps; the last step is always saved."""
