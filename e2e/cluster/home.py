@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # The name becomes a cgroup folder, and part of pod cgroup paths.
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Home:
     def cluster(self, name: str) -> Path:
         """The run folder of a cluster; may not exist yet. Raises ValueError for a name that cannot be a folder everywhere it is used."""
         if not _NAME.fullmatch(name):
-            raise ValueError(f"cluster name {name!r}: lower-case letters, digits and dashes, at most 20 characters, for example 'main'")
+            raise ValueError(f"cluster name {name!r}: lower-case letters, digits and dashes, at most 30 characters, for example 'main'")
         return self.folder("clusters") / name
 
     def clusters(self) -> list[str]:

@@ -191,6 +191,18 @@ class Supervisor:
     async def op_parts(self) -> list[dict[str, Any]]:
         return [vars(self.state(running)) for running in self.parts.values()]
 
+    async def op_probe(self, host: str, port: int, path: str, timeout_seconds: float) -> int | None:
+        """The status of an HTTP GET made in here; None without an answer."""
+        with contextlib.suppress(OSError, TimeoutError, IndexError, ValueError):
+            async with asyncio.timeout(timeout_seconds):
+                reader, writer = await asyncio.open_connection(host, port)
+                try:
+                    writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+                    return int((await reader.readline()).split()[1])
+                finally:
+                    writer.close()
+        return None
+
     async def op_untie(self) -> bool:
         """From now on the sandbox outlives the process that started it."""
         self.tied = False

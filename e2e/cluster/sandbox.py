@@ -302,6 +302,11 @@ class Sandbox:
         """One part, if it was ever started."""
         return next((state for state in self.parts() if state.name == name), None)
 
+    def probe(self, port: int, path: str, host: str = "127.0.0.1", timeout_seconds: float = 2.0) -> int | None:
+        """The status of an HTTP GET made inside; None without an answer."""
+        status = self._request(op="probe", host=host, port=port, path=path, timeout_seconds=timeout_seconds)
+        return None if status is None else int(status)
+
     def log(self, name: str) -> Path:
         """The log of a part."""
         return self.folder / "logs" / f"{name}.log"
