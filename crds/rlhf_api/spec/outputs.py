@@ -13,6 +13,10 @@ from rlhf_api.spec.data import DatasetSpec
 AccessMode = Literal["ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
 
 
+def _shared() -> list[AccessMode]:
+    return ["ReadWriteMany"]
+
+
 class NewClaimSpec(Strict):
     size: Quantity
     """Size of the volume, such as `500Gi`."""
@@ -20,7 +24,7 @@ class NewClaimSpec(Strict):
     storage_class_name: Name | None = None
     """Storage class. Absent = the cluster's default."""
 
-    access_modes: list[AccessMode] = Field(default_factory=lambda: ["ReadWriteMany"], min_length=1, max_length=3)
+    access_modes: list[AccessMode] = Field(default_factory=_shared, min_length=1, max_length=3)
     """How the volume can be mounted; pods on several nodes need ReadWriteMany."""
 
     retain: bool = True

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rlhf_api.reasons import FACTS, Reason
+
+
+def test_every_reason_has_its_fact() -> None:
+    assert set(FACTS) == set(Reason)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_reason_is_one_word_that_conditions_accept(reason: Reason) -> None:
+    assert re.fullmatch(r"[A-Z][A-Za-z]*", reason)
+    assert len(reason) <= 128
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_fact_is_a_sentence_and_whatever_went_wrong_says_what_to_do(reason: Reason) -> None:
+    fact = FACTS[reason]
+    assert re.fullmatch(r"[A-Z].*\.", fact.meaning)
+    assert "\n" not in fact.meaning + fact.remedy
+    assert not fact.warning or fact.remedy.endswith(".")
+    assert fact.kind != "failure" or fact.classes
