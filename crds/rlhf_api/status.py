@@ -227,10 +227,13 @@ class RunStatus(Observed):
 
 
 class Charge(Observed):
-    """One infrastructure failure on the budget; forgotten a day later, once newer steps were made."""
+    """An infrastructure failure on the budget; forgotten a day later, once newer steps were made. The oldest are merged where they get many."""
+
+    count: int = 1
+    """How many."""
 
     at: Time
-    """When it happened."""
+    """When the last of them happened."""
 
     step: int = 0
     """Steps that were done."""

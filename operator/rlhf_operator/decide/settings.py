@@ -1,0 +1,53 @@
+"""The operator's own times and limits. What a user may choose per job is ``spec.lifecycle``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DecideSettings:
+    cluster_domain: str = "cluster.local"
+
+    retry_min_seconds: float = 10.0
+    """Delay of the first new attempt; doubles with each attempt that made no step."""
+    retry_max_seconds: float = 300.0
+
+    charge_window_seconds: float = 86_400.0
+    """After this an infrastructure failure is forgotten, if newer steps were made."""
+
+    in_place_attempts: int = 2
+    """Attempts in a row without a new step on one Ray cluster, before it is replaced."""
+
+    node_failures: int = 2
+    """Attempts that lost a pod on one node, before the node is avoided and the cluster replaced."""
+
+    same_step: int = 2
+    """Two out-of-memory kills at most this many steps apart are the job's own fault."""
+
+    submit_seconds: float = 300.0
+    """An attempt that no head accepted in this time is given up and counts as Infra."""
+
+    evidence_seconds: float = 10.0
+    """A trainer notices a lost pod before the kubelet says why: so long an exit waits for an explanation."""
+
+    worker_loss_seconds: float = 60.0
+    """The trainer notices a dead actor and exits with 75; after this it is stopped."""
+
+    stop_margin_seconds: float = 60.0
+    """On top of the job's termination grace, before something that does not stop is taken away."""
+
+    init_wait_seconds: float = 120.0
+    """Before the wait of an init container is called trouble."""
+
+    silence_seconds: float = 60.0
+    """Before a RayCluster without any status is called trouble."""
+
+    fresh_seconds: float = 60.0
+    """What the pollers saw longer ago says nothing about now."""
+
+    rejoin_seconds: float = 180.0
+    """After a head came back its former workers restart; those that have not are waited for so long."""
+
+    recheck_seconds: float = 5.0
+    """Look again when something is awaited that sends no event."""
