@@ -49,6 +49,10 @@ class Api:
         query = f"{path}?fieldManager=rlhf-e2e&force=true"
         return self._checked("PATCH", path, self.request("PATCH", query, manifest, "application/apply-patch+yaml"))
 
+    def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge patch; raises ApiError."""
+        return self._checked("PATCH", path, self.request("PATCH", path, json.dumps(body).encode(), "application/merge-patch+json"))
+
     def exists(self, path: str) -> bool:
         """Whether there is such an object."""
         response = self.request("GET", path)

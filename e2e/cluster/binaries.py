@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 CONTROL_BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kuberay-operator")
+NODE_BINARIES = ("kubelet", "kube-proxy")
 
 
 class Binaries(Protocol):
@@ -48,10 +50,10 @@ class FolderBinaries:
         return path
 
 
-def find_binaries() -> Binaries:
-    """Those in the folder `$RLHF_TOOLS_BIN`, else the project's own, built on the first use."""
+def find_binaries(names: Sequence[str]) -> Binaries:
+    """Those in the folder `$RLHF_TOOLS_BIN`, else the project's own, built on the first use. `names` must cover all that will be asked for."""
     if folder := os.environ.get("RLHF_TOOLS_BIN"):
         return FolderBinaries(Path(folder).absolute())
     import e2e.tools
 
-    return e2e.tools.prepare(CONTROL_BINARIES)
+    return e2e.tools.prepare(names)

@@ -14,13 +14,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster.parts import Part, PartState, socket_address
+from e2e.cluster.parts import Part, PartState, python_part, socket_address
 
 NODE_NAME = "node1"
 NODE_ADDRESS = "10.200.0.1"
@@ -260,14 +259,8 @@ async def supervise(folder: Path, leash: int, relay: int) -> None:
         supervisor.owner_gone()
 
     loop.add_reader(leash, leash_closed)
-    supervisor.start(
-        Part(
-            RELAY,
-            (sys.executable, "-m", "e2e.cluster.relay", "--listen-descriptor", str(relay), "--to", f"{NODE_ADDRESS}:6443"),
-            cwd=str(Path(__file__).parents[2]),
-            inherit=(relay,),
-        )
-    )
+    arguments = ("--listen-descriptor", str(relay), "--to", f"{NODE_ADDRESS}:6443")
+    supervisor.start(replace(python_part(RELAY, "e2e.cluster.relay", *arguments), inherit=(relay,)))
     with socket_address(folder) as address:
         server = await asyncio.start_unix_server(supervisor.serve, address)
     async with server:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SOCKET_NAME = "init.sock"
+REPOSITORY = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -90,3 +92,8 @@ def request(folder: Path, timeout_seconds: float, message: Mapping[str, Any]) ->
     if "error" in answer:
         raise SupervisorError(str(answer["error"]))
     return answer["result"]
+
+
+def python_part(name: str, module: str, *arguments: str) -> Part:
+    """A part that is a module of this repository, run by the interpreter of this process."""
+    return Part(name, (sys.executable, "-m", module, *arguments), env={"PYTHONUNBUFFERED": "1"}, cwd=str(REPOSITORY))

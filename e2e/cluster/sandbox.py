@@ -20,9 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from e2e.cluster.parts import Part, PartState, SupervisorError, request, socket_address
+from e2e.cluster.parts import REPOSITORY, Part, PartState, SupervisorError, request, socket_address
 
-REPOSITORY = Path(__file__).parents[2]
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 START_LIMIT_SECONDS = 20.0
 END_LIMIT_SECONDS = 20.0
