@@ -7,14 +7,13 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster.home import Home
 from e2e.tools.build import Task, build
-from e2e.tools.cachefolder import Report, ToolsError, exclusive, is_executable
+from e2e.tools.cachefolder import Report, ToolsError, exclusive, is_executable, report_to_stderr
 from e2e.tools.clients import fetch_helm, fetch_kubectl, helm_on_path, helm_path, kubectl_path, npm_refusal
 from e2e.tools.gomodules import HELM_MODULE, MODULES, GoModule, combined_key, modules_of
 from e2e.tools.pins import Pins, load_pins
@@ -50,10 +49,6 @@ class Tools:
     def key(self) -> str:
         """Another etcd, Kubernetes or KubeRay gives another key. kubectl and helm have no part in it: no stored state depends on them."""
         return combined_key(self.module_keys.values())
-
-
-def report_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def prepare(

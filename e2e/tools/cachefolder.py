@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,10 @@ SCRATCH_PREFIX = ".making-"
 
 class ToolsError(RuntimeError):
     """A tool cannot be had; the message says what was tried and what to do."""
+
+
+def report_to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
