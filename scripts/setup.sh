@@ -22,7 +22,7 @@ lock=images/trainer/$stack.lock
 
 # Two stamps: a change of pyproject.toml alone costs a second, a change of the lock the whole installation.
 digest() { cat "$@" | sha256sum | cut -d' ' -f1; }
-packages="$stack $(digest "$lock" images/trainer/overrides.txt scripts/setup.sh scripts/warm_imports.py)"
+packages="$stack $(digest "$lock" images/trainer/overrides.txt scripts/setup.sh scripts/install_stack.sh scripts/warm_imports.py)"
 project="$(pwd -P) $(digest pyproject.toml)"
 stamped() { [ "$(cat ".venv/.rlhf-$1" 2>/dev/null)" = "$2" ]; }
 if stamped packages "$packages" && stamped project "$project"; then exit 0; fi
@@ -66,23 +66,17 @@ fi
 unset PYTHONDONTWRITEBYTECODE
 unset VIRTUAL_ENV
 
-pip=("$uv" pip install --quiet --python .venv/bin/python)
 if ! stamped packages "$packages"; then
     say "Making .venv: $("$python" --version), $("$uv" --version | cut -d' ' -f1,2), $(wc -l < "$lock") packages of $lock"
     if [ ! -x .venv/bin/python ] || ! is_311 .venv/bin/python; then "$uv" venv --quiet --clear --python "$python" .venv; fi
     rm -f .venv/.rlhf-packages .venv/.rlhf-project
-    DS_BUILD_OPS=0 "${pip[@]}" --no-deps -r "$lock"
-    if [ "$stack" = cpu ]; then
-        # Not locked: the CPU build and the CUDA build of one version both work, and an index may serve either.
-        say "Installing torch 2.13.0"
-        "${pip[@]}" --constraint "$lock" --override images/trainer/overrides.txt torch==2.13.0
-    fi
+    UV=$uv scripts/install_stack.sh "$stack" .venv/bin/python
     say "Compiling to bytecode, once"
     .venv/bin/python scripts/warm_imports.py > .venv/warm-imports.log 2>&1 || { tail -n 20 .venv/warm-imports.log >&2; die "the installed packages cannot be imported (above)."; }
     echo "$packages" > .venv/.rlhf-packages
 fi
 
 say "Installing this project, editable"
-"${pip[@]}" --no-deps --no-build-isolation --editable .
+"$uv" pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
 echo "$project" > .venv/.rlhf-project
 say "Set-up done, $(du -sh .venv | cut -f1) in .venv"
