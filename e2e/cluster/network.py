@@ -74,6 +74,7 @@ def kube_proxy_config(kubeconfig: str, bridge_filter: bool) -> dict[str, Any]:
         "clusterCIDR": POD_RANGE,
         "detectLocalMode": "ClusterCIDR",
         "bindAddress": NODE_ADDRESS,
+        "nodePortAddresses": ["primary"],
         "healthzBindAddress": "127.0.0.1:10256",
         "metricsBindAddress": "127.0.0.1:10249",
         "oomScoreAdj": 0,

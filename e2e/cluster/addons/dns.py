@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from dnslib import AAAA, CNAME, QTYPE, RCODE, RR, A, DNSError, DNSRecord
 
@@ -120,7 +121,8 @@ class Server(asyncio.DatagramProtocol):
     zone: Zone | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+        # asyncio's own datagram transport is no subclass of DatagramTransport on Python 3.11.
+        self.transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
         packed = self._reply(data)
@@ -128,7 +130,6 @@ class Server(asyncio.DatagramProtocol):
             return
         if len(packed) > UDP_LIMIT_BYTES:
             packed = DNSRecord.parse(packed).truncate().pack()
-        assert isinstance(self.transport, asyncio.DatagramTransport)
         self.transport.sendto(packed, address)
 
     def _reply(self, data: bytes) -> bytes | None:
