@@ -7,8 +7,9 @@ JOB_FILE = f"{CONFIG_DIR}/job.yaml"
 FILES_DIR = "/etc/rlhf/files"
 CHECKPOINT_DIR = "/checkpoints"
 SHM_DIR = "/dev/shm"
+HOME_DIR = "/home/rlhf"
 
-MOUNT_PATHS = (CONFIG_DIR, CHECKPOINT_DIR, SHM_DIR, "/dev", "/proc", "/sys", "/tmp", "/var/run/secrets/kubernetes.io")
+MOUNT_PATHS = (CONFIG_DIR, CHECKPOINT_DIR, SHM_DIR, HOME_DIR, "/dev", "/proc", "/sys", "/tmp", "/var/run/secrets/kubernetes.io")
 """Folders in which nothing else may be mounted, and which no mount may hide."""
 
 VOLUME_PREFIX = "rlhf-"
@@ -39,8 +40,8 @@ ENV_NAMES = frozenset(
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
-KEY_PREFIXES = ("rlhf.dev/", "app.kubernetes.io/managed-by", "ray.io/")
-"""Labels and annotations that the operator and KubeRay select by."""
+KEY_PREFIXES = ("rlhf.dev/", "app.kubernetes.io/managed-by", "app.kubernetes.io/name", "app.kubernetes.io/created-by", "ray.io/")
+"""Labels and annotations that the operator and KubeRay select by; the head service of KubeRay 1.6 uses app.kubernetes.io/name."""
 FREE_KEYS = frozenset({"ray.io/gang-scheduling-enabled", "ray.io/priority-class-name", "ray.io/scheduler-name"})
 """Keys below ``ray.io/`` that KubeRay reads for gang schedulers: passed through."""
 

@@ -1,0 +1,179 @@
+"""What the operator is told by its chart: one environment variable ``RLHF_<FIELD>`` a field, read once at start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+PREFIX = "RLHF_"
+TOKEN_KEY_FILE = f"{PREFIX}TOKEN_KEY_FILE"
+TOKEN_KEY_MIN_BYTES = 32
+"""HMAC-SHA256 gains nothing from a longer key and loses with a shorter one."""
+
+
+class SettingsError(Exception):
+    """The operator cannot start with these variables; each line names one of them, its value and the rule."""
+
+
+def _items(value: Any) -> Any:
+    """``a, b`` -> (a, b); the empty text -> ()."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _pairs(value: Any) -> Any:
+    """``key=value, …`` -> a mapping."""
+    if not isinstance(value, str):
+        return value
+    pairs = [part.partition("=") for part in _items(value)]
+    if any(not equals or not key.strip() for key, equals, _ in pairs):
+        raise ValueError("write key=value, separated by commas")
+    return {key.strip(): text.strip() for key, _, text in pairs}
+
+
+Items = Annotated[tuple[str, ...], BeforeValidator(_items)]
+Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+Text = Annotated[str, Field(min_length=1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+@dataclass(frozen=True, config=ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True))
+class OperatorSettings:
+    namespace: Text
+    """Namespace of the operator's own pod: its Lease is there, and NetworkPolicies let this namespace in."""
+
+    pod_name: Text
+    """Name of the operator's own pod, its identity in the election."""
+
+    image: Text
+    """Trainer image of jobs that name none."""
+
+    ray_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+    """Version of Ray in that image."""
+
+    token_key: Annotated[bytes, Field(min_length=TOKEN_KEY_MIN_BYTES, repr=False)]
+    """Key from which the Ray token of each job is derived: the content of the file that RLHF_TOKEN_KEY_FILE names."""
+
+    operator_labels: Annotated[Pairs, Field(min_length=1)]
+    """Labels that select the operator's pods in a NetworkPolicy, such as `app.kubernetes.io/name=rlhf-operator`."""
+
+    watch_namespaces: Items = ()
+    """Namespaces whose jobs are run, separated by commas. Empty = all."""
+
+    cluster_domain: Text = "cluster.local"
+    """DNS domain of the cluster."""
+
+    head_access: Literal["direct", "proxy"] = "direct"
+    """How the operator reaches heads: their service, or the API server's service proxy."""
+
+    metrics_namespaces: Items = ()
+    """Namespaces of metric scrapers, which NetworkPolicies let in to the metrics ports, separated by commas."""
+
+    ray_auth_options: bool = False
+    """Whether the served RayCluster schema has `spec.authOptions.secretName` (KubeRay 1.6). Found at start, not from a variable."""
+
+    queue_messages: bool = False
+    """Read Kueue's Workloads for their messages; needs the right to."""
+
+    workers: Annotated[int, Field(ge=1, le=64)] = 8
+    """Jobs reconciled at once."""
+
+    resync_seconds: Seconds = 300.0
+    """Every job is looked at again after this time, whatever the watches said."""
+
+    poll_seconds: Seconds = 10.0
+    """Time between two looks at a head."""
+
+    poll_concurrency: Annotated[int, Field(ge=1, le=1024)] = 32
+    """Heads asked at once."""
+
+    status_seconds: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    """Least time between two writes of progress alone; phases and conditions are written at once."""
+
+    http_timeout_seconds: Seconds = 5.0
+    """Limit of connecting to a head, and of reading its answer."""
+
+    leader_election: bool = True
+    """Only the holder of the Lease acts. Needed with more than one replica."""
+
+    lease_name: Text = "rlhf-operator"
+    """Name of the Lease, in the operator's namespace."""
+
+    lease_duration_seconds: Annotated[int, Field(ge=2, le=3600)] = 15
+    """A Lease that was not renewed for this time is free."""
+
+    lease_renew_seconds: Annotated[float, Field(gt=0, le=3600)] = 10.0
+    """A leader that could not renew for this time stops."""
+
+    lease_retry_seconds: Annotated[float, Field(gt=0, le=3600)] = 2.0
+    """Time between two attempts to get or renew the Lease."""
+
+    health_port: Port = 8081
+    """Port of /healthz and /readyz."""
+
+    metrics_port: Port = 8080
+    """Port of /metrics."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severity that is logged."""
+
+    log_format: Literal["json", "text"] = "json"
+    """One JSON object a line, or text for people."""
+
+
+_NOT_FROM_ENVIRONMENT = frozenset({"token_key", "ray_auth_options"})
+_ADAPTER = TypeAdapter(OperatorSettings)
+
+
+def variable(field: str) -> str:
+    """Name of the environment variable of a field."""
+    return TOKEN_KEY_FILE if field == "token_key" else f"{PREFIX}{field.upper()}"
+
+
+def from_environment(environment: Mapping[str, str]) -> OperatorSettings:
+    """Settings from ``RLHF_…`` variables; one that is absent or empty means the default.
+
+    Reads the file that RLHF_TOKEN_KEY_FILE names. Raises SettingsError with every fault at once.
+    """
+    values: dict[str, Any] = {}
+    for each in fields(OperatorSettings):
+        text = environment.get(variable(each.name), "").strip()
+        if text and each.name not in _NOT_FROM_ENVIRONMENT:
+            values[each.name] = text
+    faults: list[str] = []
+    path = environment.get(TOKEN_KEY_FILE, "").strip()
+    if path:
+        try:
+            values["token_key"] = Path(path).read_bytes().strip()
+        except OSError as error:
+            faults.append(f"{TOKEN_KEY_FILE}: {path!r}\n  Rule: the file can be read ({error.strerror}).")
+            values["token_key"] = bytes(TOKEN_KEY_MIN_BYTES)
+    try:
+        settings = _ADAPTER.validate_python(values)
+    except ValidationError as error:
+        raise SettingsError("\n".join([*faults, *(_fault(details, environment) for details in error.errors())])) from None
+    if settings.lease_renew_seconds >= settings.lease_duration_seconds:
+        faults.append(
+            f"{variable('lease_renew_seconds')}: {settings.lease_renew_seconds:g}\n"
+            f"  Rule: shorter than {variable('lease_duration_seconds')} ({settings.lease_duration_seconds}), "
+            "or two leaders act at once. Nearest: 10 of 15."
+        )
+    if faults:
+        raise SettingsError("\n".join(faults))
+    return settings
+
+
+def _fault(details: Any, environment: Mapping[str, str]) -> str:
+    field = str(details["loc"][0])
+    name = variable(field)
+    if details["type"] in ("missing", "missing_argument"):
+        return f"{name}\n  Rule: this variable is set; it has no default."
+    if field == "token_key":
+        return f"{name}: {environment.get(name)!r}\n  Rule: the file holds at least {TOKEN_KEY_MIN_BYTES} bytes."
+    rule = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return f"{name}: {environment.get(name)!r}\n  Rule: {rule}."
