@@ -48,7 +48,7 @@ def test_locks_pin_every_package_of_the_distribution_for_both_stacks() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     for stack in ("cpu", "gpu"):
         extras = project["optional-dependencies"]
-        wanted = sum((extras[extra] for extra in ("operator", "trainer", "examples", "dev", stack)), project["dependencies"])
+        wanted = sum((extras[extra] for extra in ("operator", "trainer", "examples", "dev", "e2e", stack)), project["dependencies"])
         names = {re.split(r"[\[<>=; ]", requirement)[0] for requirement in wanted}
         if stack == "cpu":
             names.remove("torch")  # which build there is depends on the index; scripts/setup.sh pins the version

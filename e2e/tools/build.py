@@ -101,7 +101,8 @@ def build(
     if dropped:
         report(f"GOFLAGS: {' '.join(dropped)} would change the binaries and is not used.")
     names = [binary for task in tasks for binary in task.missing()]
-    report(f"Building {', '.join(names)} with {toolchain.reason}; all seven take about eight minutes on two cores with empty caches.")
+    minutes = -(-sum(task.module.cold_seconds for task in tasks) // 60)
+    report(f"Building {', '.join(names)} with {toolchain.reason}; at most about {minutes} min on two cores, with empty caches.")
     found = json.loads(output_of([toolchain.executable, "env", "-json", "GOMODCACHE", "GOCACHE"], env=environment))
     check_disk(tasks, found, report, any_disk=any_disk)
     for task in tasks:

@@ -28,7 +28,8 @@ class GoModule:
     """One folder with go.mod and go.sum.
 
     `binaries`: name → main package. `stamp`: link flags with `{version}`, `{major}`, `{minor}`. `keeps`: paths of the module that holds
-    the version, copied beside the binaries at build time. `module_gb` and `build_gb`: what a cold build adds to Go's two caches, about.
+    the version, copied beside the binaries at build time. `module_gb`, `build_gb`, `cold_seconds`: what a build of all its binaries with
+    empty caches adds to Go's two caches, and takes on two cores, about.
     """
 
     name: str
@@ -38,6 +39,7 @@ class GoModule:
     keeps: tuple[str, ...] = ()
     module_gb: float = 0.2
     build_gb: float = 0.6
+    cold_seconds: int = 240
     source: Path = field(default=SOURCE)
 
     @property
@@ -84,10 +86,13 @@ _COMPONENT = "k8s.io/component-base/version"
 KUBERAY = "github.com/ray-project/kuberay/ray-operator"
 
 MODULES = (
-    GoModule("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "go.etcd.io/etcd/server/v3"}, module_gb=0.1, build_gb=0.4),
+    GoModule(
+        "etcd", "go.etcd.io/etcd/server/v3", {"etcd": "go.etcd.io/etcd/server/v3"}, module_gb=0.1, build_gb=0.4,
+        cold_seconds=50,
+    ),
     GoModule(
         "kuberay", KUBERAY, {"kuberay-operator": KUBERAY},
-        keeps=("config/crd/bases", "config/rbac/role.yaml"), module_gb=0.3, build_gb=1.0,
+        keeps=("config/crd/bases", "config/rbac/role.yaml"), module_gb=0.3, build_gb=1.0, cold_seconds=100,
     ),
     GoModule(
         "kube", "k8s.io/kubernetes",
@@ -100,7 +105,7 @@ MODULES = (
             f"-X {_COMPONENT}.gitVersion={{version}}", f"-X {_COMPONENT}.gitMajor={{major}}", f"-X {_COMPONENT}.gitMinor={{minor}}",
             f"-X {_COMPONENT}.gitTreeState=clean",
         ),
-        module_gb=0.9, build_gb=2.5,
+        module_gb=0.9, build_gb=2.5, cold_seconds=330,
     ),
 )  # fmt: skip
 # Built only where helm can be had in no cheaper way.
