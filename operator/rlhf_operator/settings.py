@@ -1,7 +1,8 @@
-"""What the operator is told by its chart: one environment variable ``RLHF_<FIELD>`` a field, read once at start."""
+"""What the operator is told by its chart: one environment variable a field, mostly ``RLHF_<FIELD>``, read once at start."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -26,12 +27,14 @@ def _items(value: Any) -> Any:
 
 
 def _pairs(value: Any) -> Any:
-    """``key=value, …`` -> a mapping."""
+    """A JSON object, or ``key=value, …`` -> a mapping."""
     if not isinstance(value, str):
         return value
+    if value.startswith("{"):
+        return json.loads(value)
     pairs = [part.partition("=") for part in _items(value)]
     if any(not equals or not key.strip() for key, equals, _ in pairs):
-        raise ValueError("write key=value, separated by commas")
+        raise ValueError("write a JSON object, or key=value separated by commas")
     return {key.strip(): text.strip() for key, _, text in pairs}
 
 
@@ -50,20 +53,26 @@ class OperatorSettings:
     pod_name: Text
     """Name of the operator's own pod, its identity in the election."""
 
-    image: Text
+    default_image: Text
     """Trainer image of jobs that name none."""
 
-    ray_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+    default_ray_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
     """Version of Ray in that image."""
 
     token_key: Annotated[bytes, Field(min_length=TOKEN_KEY_MIN_BYTES, repr=False)]
     """Key from which the Ray token of each job is derived: the content of the file that RLHF_TOKEN_KEY_FILE names."""
 
-    operator_labels: Annotated[Pairs, Field(min_length=1)]
-    """Labels that select the operator's pods in a NetworkPolicy, such as `app.kubernetes.io/name=rlhf-operator`."""
+    release: Text = "rlhf-operator"
+    """Full name of the chart's release: the Lease is called so, and Events name it."""
+
+    operator_labels: Annotated[Pairs, Field(min_length=1)] = Field(default_factory=lambda: {"app.kubernetes.io/name": "rlhf-operator"})
+    """Labels that select the operator's pods in a NetworkPolicy."""
+
+    watch_scope: Literal["cluster", "namespaces", "release"] = "cluster"
+    """Jobs of all namespaces, of those listed, or of the operator's own."""
 
     watch_namespaces: Items = ()
-    """Namespaces whose jobs are run, separated by commas. Empty = all."""
+    """Namespaces whose jobs are run, separated by commas. Empty with scope cluster, filled with the others."""
 
     cluster_domain: Text = "cluster.local"
     """DNS domain of the cluster."""
@@ -71,13 +80,13 @@ class OperatorSettings:
     head_access: Literal["direct", "proxy"] = "direct"
     """How the operator reaches heads: their service, or the API server's service proxy."""
 
-    metrics_namespaces: Items = ()
-    """Namespaces of metric scrapers, which NetworkPolicies let in to the metrics ports, separated by commas."""
+    metrics_from: Pairs = Field(default_factory=dict)
+    """Labels of the namespaces whose pods may read the metrics of jobs, in a NetworkPolicy. Empty = none."""
 
     ray_auth_options: bool = False
     """Whether the served RayCluster schema has `spec.authOptions.secretName` (KubeRay 1.6). Found at start, not from a variable."""
 
-    queue_messages: bool = False
+    kueue: bool = False
     """Read Kueue's Workloads for their messages; needs the right to."""
 
     workers: Annotated[int, Field(ge=1, le=64)] = 8
@@ -101,9 +110,6 @@ class OperatorSettings:
     leader_election: bool = True
     """Only the holder of the Lease acts. Needed with more than one replica."""
 
-    lease_name: Text = "rlhf-operator"
-    """Name of the Lease, in the operator's namespace."""
-
     lease_duration_seconds: Annotated[int, Field(ge=2, le=3600)] = 15
     """A Lease that was not renewed for this time is free."""
 
@@ -113,10 +119,10 @@ class OperatorSettings:
     lease_retry_seconds: Annotated[float, Field(gt=0, le=3600)] = 2.0
     """Time between two attempts to get or renew the Lease."""
 
-    health_port: Port = 8081
-    """Port of /healthz and /readyz."""
+    health_port: Port = 8080
+    """Port of /livez and /readyz."""
 
-    metrics_port: Port = 8080
+    metrics_port: Port = 9090
     """Port of /metrics."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -126,17 +132,18 @@ class OperatorSettings:
     """One JSON object a line, or text for people."""
 
 
+_VARIABLES = {"namespace": "POD_NAMESPACE", "pod_name": "POD_NAME", "token_key": TOKEN_KEY_FILE}
 _NOT_FROM_ENVIRONMENT = frozenset({"token_key", "ray_auth_options"})
 _ADAPTER = TypeAdapter(OperatorSettings)
 
 
 def variable(field: str) -> str:
     """Name of the environment variable of a field."""
-    return TOKEN_KEY_FILE if field == "token_key" else f"{PREFIX}{field.upper()}"
+    return _VARIABLES.get(field, f"{PREFIX}{field.upper()}")
 
 
 def from_environment(environment: Mapping[str, str]) -> OperatorSettings:
-    """Settings from ``RLHF_…`` variables; one that is absent or empty means the default.
+    """Settings from the variables of ``environment``; one that is absent or empty means the default.
 
     Reads the file that RLHF_TOKEN_KEY_FILE names. Raises SettingsError with every fault at once.
     """
@@ -157,15 +164,27 @@ def from_environment(environment: Mapping[str, str]) -> OperatorSettings:
         settings = _ADAPTER.validate_python(values)
     except ValidationError as error:
         raise SettingsError("\n".join([*faults, *(_fault(details, environment) for details in error.errors())])) from None
+    faults += _conflicts(settings)
+    if faults:
+        raise SettingsError("\n".join(faults))
+    return settings
+
+
+def _conflicts(settings: OperatorSettings) -> list[str]:
+    """Values that are right alone and wrong together."""
+    faults: list[str] = []
     if settings.lease_renew_seconds >= settings.lease_duration_seconds:
         faults.append(
             f"{variable('lease_renew_seconds')}: {settings.lease_renew_seconds:g}\n"
             f"  Rule: shorter than {variable('lease_duration_seconds')} ({settings.lease_duration_seconds}), "
             "or two leaders act at once. Nearest: 10 of 15."
         )
-    if faults:
-        raise SettingsError("\n".join(faults))
-    return settings
+    if (settings.watch_scope == "cluster") is bool(settings.watch_namespaces):
+        faults.append(
+            f"{variable('watch_namespaces')}: {', '.join(settings.watch_namespaces) or 'empty'}\n"
+            f"  Rule: empty with {variable('watch_scope')} cluster, filled with namespaces and release ({settings.watch_scope})."
+        )
+    return faults
 
 
 def _fault(details: Any, environment: Mapping[str, str]) -> str:

@@ -23,21 +23,18 @@ def network_policy(job: RLHFJob, settings: OperatorSettings) -> Object | None:
     from_operator: Object = {"ports": _ports(OPERATOR_PORTS)}
     if settings.head_access == "direct":
         operator_pods = {"matchLabels": dict(sorted(settings.operator_labels.items()))}
-        from_operator = {"from": [{"namespaceSelector": _namespace(settings.namespace), "podSelector": operator_pods}], **from_operator}
+        operator_namespace = {"matchLabels": {names.NAMESPACE_NAME_LABEL: settings.namespace}}
+        from_operator = {"from": [{"namespaceSelector": operator_namespace, "podSelector": operator_pods}], **from_operator}
     ingress: list[Object] = [{"from": [{"podSelector": own_pods}]}, from_operator]
-    if settings.metrics_namespaces:
-        scrapers = [{"namespaceSelector": _namespace(name)} for name in settings.metrics_namespaces]
-        ingress.append({"from": scrapers, "ports": _ports(SCRAPED_PORTS)})
+    if settings.metrics_from:
+        scrapers = {"namespaceSelector": {"matchLabels": dict(sorted(settings.metrics_from.items()))}}
+        ingress.append({"from": [scrapers], "ports": _ports(SCRAPED_PORTS)})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata(job, names.network_policy(job.metadata.name)),
         "spec": {"podSelector": own_pods, "policyTypes": ["Ingress"], "ingress": ingress},
     }
-
-
-def _namespace(name: str) -> Object:
-    return {"matchLabels": {names.NAMESPACE_NAME_LABEL: name}}
 
 
 def _ports(numbers: tuple[int, ...]) -> list[Object]:

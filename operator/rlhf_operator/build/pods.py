@@ -86,7 +86,7 @@ def _template(
         metadata["annotations"] = {**cluster.annotations, **(annotations or {})}
     ray = {
         "name": names.RAY_CONTAINER,
-        "image": cluster.image or settings.image,
+        "image": cluster.image or settings.default_image,
         "imagePullPolicy": cluster.image_pull_policy,
         **container,
         "volumeMounts": mounts(job),

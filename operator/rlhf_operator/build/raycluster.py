@@ -35,7 +35,7 @@ def ray_cluster(job: RLHFJob, settings: OperatorSettings, avoid_nodes: Sequence[
         return Refused(tuple(violations.values()))
     head, *workers = merged
     spec: Object = {
-        "rayVersion": job.spec.cluster.ray_version or settings.ray_version,
+        "rayVersion": job.spec.cluster.ray_version or settings.default_ray_version,
         "enableInTreeAutoscaling": False,
         "headGroupSpec": {"rayStartParams": _head_params(job, head), "template": head},
         "workerGroupSpecs": [_group(job, group, template) for group, template in zip(groups, workers, strict=True)],
