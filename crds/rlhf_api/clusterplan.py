@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_api.plan import PlacementPlan, PoolPlan, plan
-from rlhf_api.spec import RLHFJob
+from rlhf_api.plan import PlacementPlan, PoolPlan, plan, plan_spec
+from rlhf_api.spec import JobSpec, RLHFJob
 
 GROUPS_MAX = 17
 """Kueue takes 18 pod sets, the head among them."""
@@ -60,9 +60,10 @@ def total_gpus(job: RLHFJob) -> int:
     return sum(group.pods * group.gpus_per_pod for group in worker_groups(job))
 
 
-def total_pods(job: RLHFJob) -> int:
-    """With the head."""
-    return 1 + sum(group.pods for group in worker_groups(job))
+def worker_pods(spec: JobSpec) -> int:
+    """Pods without the head, also of a spec that no rule has seen."""
+    layout = plan_spec(spec)
+    return sum(_shape(layout, pool)[0] for pool in layout.pools)
 
 
 def _shape(layout: PlacementPlan, pool: PoolPlan) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from rlhf_api.fields import Path, by_alias, dotted, field_at, model_at, places
-from rlhf_api.spec.job import NAME_MAX
+from rlhf_api.spec.job import NAME_MAX, NAME_RULE
 from rlhf_api.violations import Violation
 
 _TYPES = {
@@ -131,7 +131,7 @@ def _wrong_type(path: Path, details: list[ErrorDetails]) -> Violation:
 def _text_or_list(path: Path, detail: ErrorDetails) -> Violation:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if path == ("metadata", "name"):
-        rule = f"a name has at most {NAME_MAX} characters: lower-case letters, digits and -, first a letter, last a letter or digit"
+        rule = f"a name has at most {NAME_MAX} characters: {NAME_RULE}"
         if kind == "string_too_long":
             rule += f" ({len(value)} here)"
         return Violation("metadata.name", value, rule, _as_name(str(value)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_api.spec import PlacementSpec, RLHFJob, RolePlacement
+from rlhf_api.spec import JobSpec, PlacementSpec, RLHFJob, RolePlacement
 
 Role = Literal["actor", "reference", "critic", "reward"]
 
@@ -62,7 +62,10 @@ class PlacementPlan:
 
 def roles_of(job: RLHFJob) -> tuple[Role, ...]:
     """The models this job loads, in start order."""
-    spec = job.spec
+    return _roles(job.spec)
+
+
+def _roles(spec: JobSpec) -> tuple[Role, ...]:
     roles: list[Role] = ["actor"]
     if spec.rl.kl.coef > 0:
         roles.append("reference")
@@ -80,9 +83,14 @@ def colocation(placement: PlacementSpec) -> frozenset[str]:
 
 def plan(job: RLHFJob) -> PlacementPlan:
     """Job (checked by the rules) -> plan. Sizes of roles without a placement of their own are the actor's."""
-    placement = job.spec.placement
+    return plan_spec(job.spec)
+
+
+def plan_spec(spec: JobSpec) -> PlacementPlan:
+    """``plan`` of a job that is known by its spec alone."""
+    placement = spec.placement
     rollout = placement.rollout
-    roles = roles_of(job)
+    roles = _roles(spec)
     shares = colocation(placement)
 
     def size(role: Role) -> RolePlacement:

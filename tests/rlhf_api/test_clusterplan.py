@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.clusterplan import GROUPS_MAX, WorkerGroup, for_cluster, group_name, total_gpus, total_pods, worker_groups
+from rlhf_api.clusterplan import GROUPS_MAX, WorkerGroup, for_cluster, group_name, total_gpus, worker_groups, worker_pods
 from rlhf_api.plan import plan
 from rlhf_api.resolve import derive, resolve
 from rlhf_api.spec import RLHFJob
@@ -87,8 +87,8 @@ def test_automatic_accelerator_is_gpu_on_a_cluster() -> None:
     auto, cpu = job({"colocate": "none"}), job({"accelerator": "cpu"})
     assert for_cluster(auto).spec.placement.accelerator == "gpu"
     assert for_cluster(cpu) is cpu
-    assert (total_gpus(auto), total_pods(auto)) == (5, 6)
-    assert (total_gpus(cpu), total_pods(cpu)) == (0, 2)
+    assert (total_gpus(auto), worker_pods(auto.spec)) == (5, 5)
+    assert (total_gpus(cpu), worker_pods(cpu.spec)) == (0, 1)
 
 
 roles = st.fixed_dictionaries({"nodes": st.integers(1, 4), "gpusPerNode": st.integers(1, 8)})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from rlhf_api.rules import algorithms, batches, data, placement, rewards
+from rlhf_api.clusterplan import for_cluster
+from rlhf_api.rules import algorithms, batches, data, placement, pods, rewards, volumes
 from rlhf_api.rules.registry import RULES, Cel, Finding, Rule, rule
 from rlhf_api.rules.trace import broken_by, watch
 from rlhf_api.spec import RLHFJob
@@ -18,11 +19,14 @@ __all__ = [
     "algorithms",
     "batches",
     "check",
+    "check_cluster",
     "check_world",
     "data",
     "placement",
+    "pods",
     "rewards",
     "rule",
+    "volumes",
     "warnings",
 ]
 
@@ -33,12 +37,17 @@ def check(job: RLHFJob, unknown: Collection[str] = ()) -> list[Violation]:
     ``unknown`` are paths (``spec.training.globalBatchSize``) whose values are placeholders because the schema refused
     what stood there: a rule that read one of them is not reported, since its verdict would be about the placeholder.
     """
-    return _run(job, unknown, warning=False)
+    return _run(job, unknown, [rule for rule in RULES if not rule.warning and not rule.cluster])
+
+
+def check_cluster(job: RLHFJob, unknown: Collection[str] = ()) -> list[Violation]:
+    """Every broken rule of ``job`` on a cluster: those of ``check`` with ``accelerator: auto`` as gpu, and those of clusters."""
+    return _run(for_cluster(job), unknown, [rule for rule in RULES if not rule.warning])
 
 
 def warnings(job: RLHFJob) -> list[Violation]:
     """What is legal and probably not meant."""
-    return _run(job, (), warning=True)
+    return _run(job, (), [rule for rule in RULES if rule.warning])
 
 
 def check_world(job: RLHFJob, gpus: int) -> list[Violation]:
@@ -52,11 +61,9 @@ def check_world(job: RLHFJob, gpus: int) -> list[Violation]:
     return check(job.model_copy(update={"spec": job.spec.model_copy(update={"placement": placed})}))
 
 
-def _run(job: RLHFJob, unknown: Collection[str], *, warning: bool) -> list[Violation]:
+def _run(job: RLHFJob, unknown: Collection[str], chosen: Sequence[Rule]) -> list[Violation]:
     violations = []
-    for each in RULES:
-        if each.warning is not warning:
-            continue
+    for each in chosen:
         spec, reads = watch(job.spec, "spec")
         findings = list(each.check(spec))
         if broken_by(unknown, reads):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 from rlhf_api.resolve import dataset_name
@@ -128,7 +129,14 @@ def no_literal_secrets(spec: JobSpec) -> Iterator[Finding]:
         if source.function is not None:
             texts.append((f"rl.reward.sources[{index}].function.file", source.function.file))
     texts += [(f"placement.rollout.engineArgs.{name}", str(value)) for name, value in spec.placement.rollout.engine_args.items()]
+    cluster = spec.cluster
+    texts += [(f"cluster.env[{index}].value", variable.value) for index, variable in enumerate(cluster.env)]
+    for field, entries in (("network.env", cluster.network.env), ("labels", cluster.labels), ("annotations", cluster.annotations)):
+        texts += [(f"cluster.{field}.{name}", value) for name, value in entries.items()]
+    texts.append(("cluster.podOverlay", json.dumps(cluster.pod_overlay)))
     for field, text in texts:
         kind = find_secret(text) if text else None
         if kind:
-            yield Finding(field, text, "an environment variable such as HF_TOKEN", f"this looks like {kind}")
+            yield Finding(
+                field, text, "an environment variable such as HF_TOKEN, on a cluster from cluster.secretEnv", f"this looks like {kind}"
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlhf_api.clusterplan import worker_pods
 from rlhf_api.rules.registry import Cel, Finding, effective, rule
 from rlhf_api.spec import JobSpec, RolePlacement
 
@@ -87,6 +88,18 @@ def all_matches_engines(spec: JobSpec) -> Iterator[Finding]:
         nearest += f" with tensorParallel: {tensor_parallel}"
     detail = f"{rollout.engines} x {rollout.tensor_parallel} = {wanted}, actor {_text(actor)} = {there}"
     yield Finding("placement.rollout.engines", rollout.engines, nearest, detail)
+
+
+@rule("engine-on-one-node", "with colocate: all an engine stands on one node, so gpusPerNode is a multiple of tensorParallel")
+def engine_on_one_node(spec: JobSpec) -> Iterator[Finding]:
+    placement = spec.placement
+    rollout, actor = placement.rollout, placement.actor
+    size, room = rollout.tensor_parallel, actor.gpus_per_node
+    if "all" not in placement.sharing or rollout.engines * size != actor.nodes * room or room % size == 0:
+        return
+    fits = max(d for d in range(1, size + 1) if room % d == 0)
+    nearest = f"tensorParallel: {fits} with engines: {actor.nodes * room // fits}"
+    yield Finding("placement.rollout.tensorParallel", size, nearest, f"gpusPerNode is {room}")
 
 
 @rule("all-roles-equal", "with colocate: all, every role has the actor's nodes and gpusPerNode")
@@ -218,6 +231,15 @@ def flash_attention_needs_bf16_gpus(spec: JobSpec) -> Iterator[Finding]:
     if training.attention == "flash_attention_2" and (spec.placement.accelerator == "cpu" or training.precision == "fp32"):
         detail = "the accelerator is cpu" if spec.placement.accelerator == "cpu" else "precision is fp32"
         yield Finding("training.attention", training.attention, "attention: sdpa", detail)
+
+
+@rule("shm-sync-stays-in-a-pod", "weightSync: shm hands over memory of one pod, so it needs a job of one worker pod", cluster=True)
+def shm_sync_stays_in_a_pod(spec: JobSpec) -> Iterator[Finding]:
+    if spec.placement.rollout.weight_sync != "shm":
+        return
+    pods = worker_pods(spec)
+    if pods > 1:
+        yield Finding("placement.rollout.weightSync", "shm", "weightSync: auto", f"{pods} worker pods here")
 
 
 @rule("engine-args-are-free", "engineArgs holds vLLM arguments by their Python names, and none that this API sets itself")

@@ -40,16 +40,21 @@ class Rule:
     check: Check
     cel: Cel | None
     warning: bool
+    cluster: bool
+    """Holds on a cluster only."""
 
 
 RULES: list[Rule] = []
 
 
-def rule(id: str, text: str, *, cel: Cel | None = None, warning: bool = False) -> Callable[[Check], Check]:
-    """Registers a check. ``text`` says what must hold, in the present tense and without a full stop."""
+def rule(id: str, text: str, *, cel: Cel | None = None, warning: bool = False, cluster: bool = False) -> Callable[[Check], Check]:
+    """Registers a check. ``text`` says what must hold, in the present tense and without a full stop.
+
+    ``cluster``: checked by the API server, the operator and ``rlhf validate --cluster``, not by ``rlhf run``.
+    """
 
     def register(check: Check) -> Check:
-        RULES.append(Rule(id, text, check, cel, warning))
+        RULES.append(Rule(id, text, check, cel, warning, cluster))
         return check
 
     return register

@@ -80,7 +80,7 @@ class VolumeSpec(Strict):
     name: str = Field(min_length=1, max_length=63, pattern=DNS_LABEL)
     """Name of the volume in the pods. One that is called `hf-cache` becomes HF_HOME."""
 
-    mount_path: str = Field(min_length=2, max_length=512, pattern=r"^/[^:]*$")
+    mount_path: str = Field(min_length=2, max_length=512, pattern=r"^(/[^/:]+)+$")
     """Folder in every pod."""
 
     read_only: bool = False

@@ -18,6 +18,7 @@ from rlhf_api.spec.rl import RlSpec
 from rlhf_api.spec.training import TrainingSpec
 
 NAME_MAX = 40
+NAME_RULE = "lower-case letters, digits and -, first a letter, last a letter or digit"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 """DNS-1035: services are named after the job, so its name begins with a letter."""
 

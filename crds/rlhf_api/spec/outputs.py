@@ -10,7 +10,7 @@ from rlhf_api.base import Strict
 from rlhf_api.spec.cluster import Name, Quantity
 from rlhf_api.spec.data import DatasetSpec
 
-AccessMode = Literal["ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
+AccessMode = Literal["ReadWriteMany", "ReadWriteOnce"]
 
 
 def _shared() -> list[AccessMode]:
@@ -24,7 +24,7 @@ class NewClaimSpec(Strict):
     storage_class_name: Name | None = None
     """Storage class. Absent = the cluster's default."""
 
-    access_modes: list[AccessMode] = Field(default_factory=_shared, min_length=1, max_length=3)
+    access_modes: list[AccessMode] = Field(default_factory=_shared, min_length=1, max_length=2)
     """How the volume can be mounted; pods on several nodes need ReadWriteMany."""
 
     retain: bool = True

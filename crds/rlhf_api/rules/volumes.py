@@ -1,0 +1,134 @@
+"""Volumes, checkpoints and files of a job on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from rlhf_api.clusterplan import worker_pods
+from rlhf_api.owned import MOUNT_PATHS, VOLUME_NAMES, VOLUME_PREFIX, is_owned_volume, owned_path
+from rlhf_api.resolve import DATA_SUFFIXES
+from rlhf_api.rules.registry import Cel, Finding, rule
+from rlhf_api.spec import JobSpec
+
+_VOLUMES = "!has(self.cluster.volumes) || self.cluster.volumes"
+_ITEMS = "!has(self.cluster.files) || !has(self.cluster.files.items) || self.cluster.files.items"
+
+
+@rule(
+    "volumes-differ",
+    "cluster.volumes have different names and different folders",
+    cel=Cel(
+        f"{_VOLUMES}.all(v, self.cluster.volumes.exists_one(w, w.name == v.name) "
+        "&& self.cluster.volumes.exists_one(w, w.mountPath == v.mountPath))",
+        "cluster.volumes",
+    ),
+)
+def volumes_differ(spec: JobSpec) -> Iterator[Finding]:
+    volumes = spec.cluster.volumes
+    for index, volume in enumerate(volumes):
+        before = volumes[:index]
+        if volume.name in [other.name for other in before]:
+            yield Finding(f"cluster.volumes[{index}].name", volume.name, f"name: {volume.name}-{index + 1}")
+        if volume.mount_path in [other.mount_path for other in before]:
+            yield Finding(f"cluster.volumes[{index}].mountPath", volume.mount_path, f"mountPath: /{volume.name}")
+
+
+@rule(
+    "volumes-are-free",
+    f"cluster.volumes take neither a name that begins with {VOLUME_PREFIX} or is {' or '.join(sorted(VOLUME_NAMES))}, nor a folder that "
+    f"hides or lies in {', '.join(MOUNT_PATHS)}",
+    cel=Cel(
+        f"{_VOLUMES}.all(v, !v.name.startsWith('{VOLUME_PREFIX}') && !(v.name in {sorted(VOLUME_NAMES)}) && !v.mountPath.contains('/..') "
+        f"&& {list(MOUNT_PATHS)}.all(p, v.mountPath != p && !v.mountPath.startsWith(p + '/') && !p.startsWith(v.mountPath + '/')))",
+        "cluster.volumes",
+    ),
+)
+def volumes_are_free(spec: JobSpec) -> Iterator[Finding]:
+    for index, volume in enumerate(spec.cluster.volumes):
+        if is_owned_volume(volume.name):
+            plain = volume.name.removeprefix(VOLUME_PREFIX)
+            nearest = f"name: {plain if plain and plain != volume.name else 'my-' + volume.name}"
+            yield Finding(f"cluster.volumes[{index}].name", volume.name, nearest)
+        if "/.." in volume.mount_path or owned_path(volume.mount_path) is not None:
+            yield Finding(f"cluster.volumes[{index}].mountPath", volume.mount_path, f"mountPath: /mnt/{volume.name}")
+
+
+@rule(
+    "checkpoint-volume-is-one",
+    "checkpoint.volume has exactly one of existingClaim and create",
+    cel=Cel(
+        "!has(self.checkpoint.volume) || has(self.checkpoint.volume.existingClaim) != has(self.checkpoint.volume.create)",
+        "checkpoint.volume",
+    ),
+)
+def checkpoint_volume_is_one(spec: JobSpec) -> Iterator[Finding]:
+    volume = spec.checkpoint.volume
+    if volume is None:
+        return
+    has_claim, has_create = volume.existing_claim is not None, volume.create is not None
+    if has_claim == has_create:
+        yield Finding("checkpoint.volume", "both" if has_claim else "neither", "{create: {size: 100Gi}}, or {existingClaim: NAME}")
+
+
+@rule(
+    "checkpoint-volume-is-there",
+    "on a cluster a job needs checkpoint.volume: pods come and go, their own disks with them",
+    cel=Cel("has(self.checkpoint.volume)", "checkpoint.volume"),
+    cluster=True,
+)
+def checkpoint_volume_is_there(spec: JobSpec) -> Iterator[Finding]:
+    if spec.checkpoint.volume is None:
+        yield Finding("checkpoint.volume", None, "volume: {create: {size: 100Gi}}, or {existingClaim: NAME}")
+
+
+@rule(
+    "checkpoint-volume-is-shared",
+    "every worker pod writes checkpoints, so a volume that one node alone can mount (no ReadWriteMany) needs a job of one worker pod",
+)
+def checkpoint_volume_is_shared(spec: JobSpec) -> Iterator[Finding]:
+    volume = spec.checkpoint.volume
+    create = volume.create if volume is not None else None
+    if create is None or "ReadWriteMany" in create.access_modes:
+        return
+    pods = worker_pods(spec)
+    if pods > 1:
+        yield Finding("checkpoint.volume.create.accessModes", list(create.access_modes), "[ReadWriteMany]", f"{pods} worker pods here")
+
+
+@rule(
+    "file-items-differ",
+    "cluster.files.items put each file at a path of its own, below the folder",
+    cel=Cel(
+        f"{_ITEMS}.all(i, self.cluster.files.items.exists_one(j, j.path == i.path) && !i.path.matches('(^|/)[.]{{1,2}}(/|$)'))",
+        "cluster.files.items",
+    ),
+)
+def file_items_differ(spec: JobSpec) -> Iterator[Finding]:
+    files = spec.cluster.files
+    if files is None:
+        return
+    paths = [item.path for item in files.items]
+    for index, item in enumerate(files.items):
+        if item.path in paths[:index] or {".", ".."} & set(item.path.split("/")):
+            yield Finding(f"cluster.files.items[{index}].path", item.path, f"path: {item.key}")
+
+
+@rule(
+    "relative-paths-need-files",
+    "on a cluster relative paths refer to the files of cluster.files, which is absent here",
+    cluster=True,
+)
+def relative_paths_need_files(spec: JobSpec) -> Iterator[Finding]:
+    if spec.cluster.files is not None:
+        return
+    nearest = "files: {configMap: NAME} (`rlhf files FILE` prints the ConfigMap), or a path on one of cluster.volumes"
+    for index, source in enumerate(spec.rl.reward.sources):
+        if source.function is not None and not source.function.file.startswith("/"):
+            yield Finding(f"rl.reward.sources[{index}].function.file", source.function.file, nearest)
+    datasets = [(f"data.datasets[{index}]", dataset) for index, dataset in enumerate(spec.data.datasets)]
+    if spec.evaluation is not None:
+        datasets += [(f"evaluation.datasets[{index}]", dataset) for index, dataset in enumerate(spec.evaluation.datasets)]
+    for field, dataset in datasets:
+        if dataset.path.startswith(".") or (not dataset.path.startswith("/") and PurePosixPath(dataset.path).suffix in DATA_SUFFIXES):
+            yield Finding(f"{field}.path", dataset.path, nearest)
