@@ -21,13 +21,13 @@ from e2e.cluster.api import Api, ApiError, Unreachable
 from e2e.cluster.binaries import Binaries
 from e2e.cluster.certs import Pki
 from e2e.cluster.init import NODE_ADDRESS, NODE_NAME
-from e2e.cluster.network import CLUSTER_DOMAIN, CNI_PLUGIN_FOLDER, REGISTRY, cni_config, kube_proxy_config, pod_network_commands
-from e2e.cluster.parts import Part
+from e2e.cluster.network import REGISTRY, cni_config, kube_proxy_config, pod_network_commands
+from e2e.cluster.node_config import containerd_config, kubelet_config, mount_script, registry_config, registry_hosts
+from e2e.cluster.parts import Part, python_part
 from e2e.cluster.pause import BUSYBOX, PAUSE_IMAGE, write_archive
-from e2e.cluster.sandbox import CGROUP_ROOT, REPOSITORY, Sandbox, SandboxError, cgroup_name, log_tail
+from e2e.cluster.sandbox import CGROUP_ROOT, Sandbox, SandboxError, cgroup_name, log_tail
 
 DEBIAN_PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "docker-registry", "busybox-static")
-CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 READY_LIMIT_SECONDS = 60.0
 PODS_GONE_LIMIT_SECONDS = 20.0
 # Below the store: there while containers may be recorded in it.
@@ -71,89 +71,6 @@ class Node:
         return self.folder / "volumes"
 
 
-def containerd_config(store: str, config_folder: str, with_kubernetes: bool = True) -> str:
-    """containerd's configuration file. Without Kubernetes it only keeps images and containers, for cleaning.
-
-    `restrict_oom_score_adj` because a container may not be given a better score than a daemon without CAP_SYS_RESOURCE has. Layers are
-    discarded once unpacked, since the registry has them too. The plug-ins switched off would write outside the store or need other devices.
-    """
-    off = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs"]
-    off += ["io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
-    if not with_kubernetes:
-        off.append("io.containerd.grpc.v1.cri")
-    return f"""version = 2
-root = {json.dumps(store)}
-state = "/run/containerd"
-disabled_plugins = {json.dumps(off)}
-[grpc]
-  address = "{CONTAINERD_SOCKET}"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
-  restrict_oom_score_adj = true
-  disable_apparmor = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{CNI_PLUGIN_FOLDER}"
-    conf_dir = {json.dumps(config_folder + "/cni")}
-  [plugins."io.containerd.grpc.v1.cri".registry]
-    config_path = {json.dumps(config_folder + "/registries")}
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
-    discard_unpacked_layers = true
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        SystemdCgroup = false
-"""
-
-
-def registry_hosts() -> str:
-    """containerd's hosts.toml for our registry: plain http."""
-    return f'server = "http://{REGISTRY}"\n[host."http://{REGISTRY}"]\n  capabilities = ["pull", "resolve"]\n'
-
-
-def registry_config(storage: str) -> dict[str, Any]:
-    """Configuration of docker-registry."""
-    return {
-        "version": 0.1,
-        "log": {"level": "warn", "accesslog": {"disabled": True}},
-        "storage": {"filesystem": {"rootdirectory": storage}, "delete": {"enabled": True}},
-        "http": {"addr": REGISTRY, "secret": "of one test cluster"},
-    }
-
-
-def kubelet_config(cluster: str, client_ca: str, config_folder: str) -> dict[str, Any]:
-    """KubeletConfiguration. Evictions and image collection only when the disk is all but full; pod logs stay after the cluster."""
-    return {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": f"/{cgroup_name(cluster)}",
-        "failCgroupV1": False,
-        "failSwapOn": False,
-        "oomScoreAdj": 0,
-        "clusterDomain": CLUSTER_DOMAIN,
-        "clusterDNS": [NODE_ADDRESS],
-        "resolvConf": f"{config_folder}/resolv.conf",
-        "volumePluginDir": f"{config_folder}/volume-plugins",
-        "authentication": {
-            "anonymous": {"enabled": False},
-            "webhook": {"enabled": True},
-            "x509": {"clientCAFile": client_ca},
-        },
-        "authorization": {"mode": "Webhook"},
-        "healthzBindAddress": "127.0.0.1",
-        "imageGCHighThresholdPercent": 100,
-        "imageGCLowThresholdPercent": 99,
-        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"},
-        "registryPullQPS": 0,
-        "serializeImagePulls": False,
-        "eventRecordQPS": 0,
-        # A 3 GB image on a busy machine.
-        "runtimeRequestTimeout": "15m",
-    }
-
-
 def runtime_parts(node: Node) -> list[Part]:
     """Registry and container runtime."""
     return [
@@ -166,8 +83,7 @@ def addon_parts(node: Node) -> list[Part]:
     """DNS, volumes, extra nodes and capacities."""
 
     def addon(name: str, *arguments: str) -> Part:
-        argv = (sys.executable, "-m", f"e2e.cluster.addons.{name}", "--kubeconfig", str(node.inside_kubeconfig("admin")), *arguments)
-        return Part(name, argv, ENVIRONMENT, cwd=str(REPOSITORY))
+        return python_part(name, f"e2e.cluster.addons.{name}", "--kubeconfig", str(node.inside_kubeconfig("admin")), *arguments)
 
     return [addon("dns", "--listen", NODE_ADDRESS), addon("storage", "--folder", str(node.volumes)), addon("nodes")]
 
@@ -183,22 +99,6 @@ def node_parts(node: Node, binaries: Binaries) -> list[Part]:
         Part("kubelet", kubelet, ENVIRONMENT, stop_grace_seconds=10),
         Part("kube-proxy", (str(binaries.binary("kube-proxy")), f"--config={node.config}/kube-proxy.json"), ENVIRONMENT),
     ]
-
-
-def mount_script(node: Node) -> str:
-    """Shell commands for inside the sandbox: private folders over the fixed places that kubelet and CNI write to.
-
-    The kubelet's folder stays on disk, because pods' emptyDir volumes are in it.
-    """
-    kubelet, logs = node.folder / "kubelet", node.folder / "logs" / "pods"
-    return f"""set -e
-mkdir -p /var/lib/kubelet /var/lib/cni
-mount --bind '{kubelet}' /var/lib/kubelet
-mount -t tmpfs tmpfs /var/lib/cni
-mount -t tmpfs tmpfs /var/log
-mkdir /var/log/pods
-mount --bind '{logs}' /var/log/pods
-"""
 
 
 def prepare(sandbox: Sandbox, node: Node) -> None:
@@ -218,14 +118,16 @@ def prepare(sandbox: Sandbox, node: Node) -> None:
         f"registries/{REGISTRY}/hosts.toml": registry_hosts(),
         "registry.json": json.dumps(registry_config(str(node.registry)), indent=1),
         "cni/10-pods.conflist": json.dumps(cni_config("/run/cni-addresses"), indent=1),
-        "kubelet.json": json.dumps(kubelet_config(node.name, str(node.pki.certificate("ca")), config), indent=1),
+        "kubelet.json": json.dumps(kubelet_config(cgroup_name(node.name), str(node.pki.certificate("ca")), config), indent=1),
         "kube-proxy.json": json.dumps(kube_proxy_config(str(node.inside_kubeconfig("proxy")), bridge_filter), indent=1),
         "resolv.conf": f"nameserver {NODE_ADDRESS}\n",
     }.items():
         (node.config / name).write_text(text)
     make_cgroups(node.name)
-    commands = pod_network_commands(bridge_filter)
-    sandbox.run(["sh", "-c", mount_script(node) + "\n".join(" ".join(command) for command in commands)], env=ENVIRONMENT)
+    script = mount_script(node.folder / "kubelet", node.folder / "logs" / "pods")
+    sandbox.run(["sh", "-c", script], env=ENVIRONMENT)
+    for command in pod_network_commands(bridge_filter):
+        sandbox.run(command, env=ENVIRONMENT)
 
 
 def make_cgroups(cluster: str, root: Path = CGROUP_ROOT) -> None:
@@ -247,10 +149,9 @@ def start_runtime(sandbox: Sandbox, node: Node) -> None:
     """Starts registry and container runtime on a store without containers, and loads the pause image if it is missing."""
     registry, containerd = runtime_parts(node)
     sandbox.start_part(registry)
-    mark = node.store / IN_USE_MARK
-    if mark.exists():
-        _remove_containers(sandbox, node)
-    mark.touch()
+    if (node.store / IN_USE_MARK).exists():
+        _clean_store(sandbox, node)
+    (node.store / IN_USE_MARK).touch()
     sandbox.start_part(containerd)
     _await_runtime(sandbox, "containerd")
     if PAUSE_IMAGE not in ctr(sandbox, "images", "ls", "-q").split():
@@ -275,19 +176,30 @@ def _await_runtime(sandbox: Sandbox, part: str, limit_seconds: float = 30.0) -> 
         time.sleep(0.05)
 
 
-def _remove_containers(sandbox: Sandbox, node: Node) -> None:
+def _clean_store(sandbox: Sandbox, node: Node) -> None:
     """Removes what a cluster that was killed has left in the store.
 
-    Its Kubernetes plug-in reads them once, at its start, and would tell the kubelet of pods nobody knows: so before that start.
+    containerd's Kubernetes plug-in reads it once, at its start, and would tell the kubelet of pods nobody knows: so before that start.
     """
     cleaning = Part("containerd-cleaning", ("containerd", "--config", str(node.config / "containerd-cleaning.toml")), ENVIRONMENT)
     sandbox.start_part(cleaning)
     _await_runtime(sandbox, cleaning.name)
-    if containers := ctr(sandbox, "containers", "ls", "-q").split():
-        ctr(sandbox, "containers", "rm", *containers)
+    remaining = _remove_containers(sandbox, node)
     sandbox.stop_part(cleaning.name)
-    for kind in ("containers", "sandboxes"):
-        shutil.rmtree(node.store / "io.containerd.grpc.v1.cri" / kind, ignore_errors=True)
+    if remaining:
+        raise SandboxError(f"{node.store}: containers of an earlier cluster cannot be removed: {', '.join(remaining)}; delete the folder")
+
+
+def _remove_containers(sandbox: Sandbox, node: Node) -> list[str]:
+    """Removes every container that does not run, and the mark when none is left; returns those that are."""
+    if containers := ctr(sandbox, "containers", "ls", "-q").split():
+        ctr(sandbox, "containers", "rm", *containers, check=False)
+        containers = ctr(sandbox, "containers", "ls", "-q").split()
+    if not containers:
+        for kind in ("containers", "sandboxes"):
+            shutil.rmtree(node.store / "io.containerd.grpc.v1.cri" / kind, ignore_errors=True)
+        (node.store / IN_USE_MARK).unlink(missing_ok=True)
+    return containers
 
 
 def start(sandbox: Sandbox, node: Node, binaries: Binaries) -> None:
@@ -326,8 +238,10 @@ def stop(sandbox: Sandbox, node: Node, api: Api) -> None:
     for name in NODE_PARTS:
         if name not in running:
             continue
-        if name == "containerd" and not ctr(sandbox, "containers", "ls", "-q", check=False).split():
-            (node.store / IN_USE_MARK).unlink(missing_ok=True)
+        if name == "containerd":
+            # The kubelet removes ended sandboxes only after a minute; whatever stays is removed at the next start, which takes longer.
+            with suppress(SandboxError):
+                _remove_containers(sandbox, node)
         sandbox.stop_part(name)
 
 

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import platform
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,19 @@ from typing import Any
 PAUSE_IMAGE = "localhost/pause:1"
 BUSYBOX = Path("/bin/busybox")
 
+# How a dynamically linked executable names its loader.
+_INTERPRETER = re.compile(rb"/lib(64)?/ld-linux[-a-z0-9_]*\.so\.\d\x00")
 # Machine names of the kernel to those of the OCI image specification.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def write_archive(busybox: bytes, target: Path) -> None:
-    """Writes the image as an OCI archive that `ctr image import` takes. Equal input gives equal bytes."""
+    """Writes the image as an OCI archive that `ctr image import` takes. Equal input gives equal bytes.
+
+    Raises ValueError for a busybox that needs shared libraries, as the package `busybox` has it: there are none in the image.
+    """
+    if _INTERPRETER.search(busybox):
+        raise ValueError(f"{BUSYBOX}: needs shared libraries; install Debian's busybox-static, which replaces busybox")
     layer = _tar({"busybox": busybox}, mode=0o755)
     config = {
         "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),

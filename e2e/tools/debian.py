@@ -17,7 +17,7 @@ from e2e.cluster.home import Home
 from e2e.tools.cachefolder import Report, ToolsError, report_to_stderr
 
 CONTROL = ("iproute2", "util-linux")
-FULL = (*CONTROL, "containerd", "runc", "containernetworking-plugins", "iptables", "conntrack")
+FULL = (*CONTROL, "containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "docker-registry", "busybox-static")
 IMAGES = ("buildah", "debootstrap", "docker-registry")
 # What a cluster of each shape runs, and what building its images does.
 SHAPES: Mapping[str, tuple[str, ...]] = {"control": CONTROL, "full": FULL, "images": IMAGES}
