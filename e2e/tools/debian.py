@@ -22,7 +22,8 @@ IMAGES = ("buildah", "debootstrap", "docker-registry")
 # What a cluster of each shape runs, and what building its images does.
 SHAPES: Mapping[str, tuple[str, ...]] = {"control": CONTROL, "full": FULL, "images": IMAGES}
 
-# Where a machine has the program from elsewhere (another distribution, Docker's containerd.io), it counts.
+# Where a machine has the program from elsewhere (another distribution, Docker's containerd.io), it counts. busybox-static has no entry:
+# /bin/busybox of Debian's package `busybox` is not static.
 PROGRAMS = {
     "iproute2": "ip",
     "util-linux": "unshare",
@@ -31,6 +32,7 @@ PROGRAMS = {
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "iptables": "iptables",
     "conntrack": "conntrack",
+    "busybox-static": "busybox",
     "buildah": "buildah",
     "debootstrap": "debootstrap",
     "docker-registry": "docker-registry",
