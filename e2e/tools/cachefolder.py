@@ -25,9 +25,11 @@ def report_to_stderr(line: str) -> None:
 
 @contextmanager
 def exclusive(folder: Path, report: Report) -> Iterator[None]:
-    """One process at a time makes something in `folder`. The kernel frees the lock of a process that died."""
+    """One process at a time makes something in `folder`. The kernel frees the lock when the process and its compilers have ended."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
+        # A compiler outlives the process that is killed above it, and would still write: it holds the lock, too.
+        os.set_inheritable(lock.fileno(), True)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

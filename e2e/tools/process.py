@@ -15,12 +15,12 @@ SHOWN_LINES = 20
 
 
 def run_logged(argv: Sequence[str | Path], log: Path, *, cwd: Path, env: Mapping[str, str] | None = None) -> None:
-    """Standard output and errors go into `log`; a failure raises ToolsError with its last lines."""
+    """Standard output and errors go into `log`; a failure raises ToolsError with its last lines. It shares `exclusive`'s lock."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
         done = subprocess.run(
             [*map(str, argv)], cwd=cwd, env=None if env is None else dict(env), stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, check=False,
+            stderr=subprocess.STDOUT, check=False, close_fds=False,
         )  # fmt: skip
     if done.returncode != 0:
         last = "\n".join(log.read_text(errors="replace").splitlines()[-SHOWN_LINES:])

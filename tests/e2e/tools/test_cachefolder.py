@@ -1,7 +1,9 @@
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,14 @@ import pytest
 from e2e.tools.cachefolder import SCRATCH_PREFIX, exclusive, scratch
 
 HOLDER = """
-import sys, time
+import sys
 from pathlib import Path
 from e2e.tools.cachefolder import exclusive
-with exclusive(Path(sys.argv[1]), print):
+from e2e.tools.process import run_logged
+folder = Path(sys.argv[1])
+with exclusive(folder, print):
     print("held", flush=True)
-    time.sleep(60)
+    run_logged(["sh", "-c", "echo $$ > pid.new && mv pid.new pid && exec sleep 60"], folder / "log", cwd=folder)
 """
 
 
@@ -36,7 +40,7 @@ def test_scratch_removes_itself_and_what_killed_processes_left(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == [finished]
 
 
-def test_a_second_process_says_that_it_waits_and_goes_on_when_the_first_is_killed(tmp_path: Path) -> None:
+def test_a_second_process_waits_for_a_killed_one_s_compiler_and_no_longer(tmp_path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
     said: list[str] = []
     entered = threading.Event()
@@ -51,7 +55,14 @@ def test_a_second_process_says_that_it_waits_and_goes_on_when_the_first_is_kille
         waiting = threading.Thread(target=wait_for_it)
         waiting.start()
         assert not entered.wait(0.3)
-        holder.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        compiler = int((tmp_path / "pid").read_text())
+        holder.kill()
+        holder.wait()
+        assert not entered.wait(0.3)
+        os.kill(compiler, signal.SIGKILL)
         assert entered.wait(10)
         waiting.join()
     finally:
