@@ -32,7 +32,6 @@ PROGRAMS = {
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "iptables": "iptables",
     "conntrack": "conntrack",
-    "busybox-static": "busybox",
     "buildah": "buildah",
     "debootstrap": "debootstrap",
     "docker-registry": "docker-registry",
