@@ -51,7 +51,7 @@ class FolderBinaries:
 
 
 def find_binaries(names: Sequence[str]) -> Binaries:
-    """Those in the folder `$RLHF_TOOLS_BIN`, else the project's own, built on the first use. `names` must cover all that will be asked for."""
+    """Those in the folder `$RLHF_TOOLS_BIN`, else the project's own, built on the first use. `names`: all that will be asked for."""
     if folder := os.environ.get("RLHF_TOOLS_BIN"):
         return FolderBinaries(Path(folder).absolute())
     import e2e.tools

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from e2e.cluster import certs, control
+from e2e.cluster import certs, control, node
 from e2e.cluster.addons import nodes
 from e2e.cluster.api import Api
 from e2e.cluster.binaries import CONTROL_BINARIES, NODE_BINARIES, Binaries, find_binaries
@@ -24,7 +24,7 @@ from e2e.cluster.init import NODE_NAME
 from e2e.cluster.parts import PartState, python_part
 from e2e.cluster.sandbox import Sandbox, SandboxError, remove_leftovers
 from e2e.cluster.startup import Say, Startup, write_private
-from e2e.cluster.waits import wait_for
+from e2e.cluster.waits import await_part, wait_for
 
 Shape = Literal["control", "full"]
 PODS = "pods"
@@ -64,7 +64,7 @@ class Cluster:
     shape: Shape
     home: Home
     sandbox: Sandbox
-    plane: ControlPlane
+    pki: Pki
     api: Api
     say: Say
     store: Path | None = None
@@ -81,8 +81,8 @@ class Cluster:
     ) -> Cluster:
         """Starts a cluster, or returns the one that runs under this name in this shape. Whatever a crash left under the name goes first.
 
-        `tied`: the cluster ends with this process, however that ends. Raises SandboxError when a part does not come up; nothing runs then, and the
-        logs stay in the run folder.
+        `tied`: the cluster ends with this process, however that ends. Raises SandboxError when a part does not come up; nothing runs
+        then, and the logs stay in the run folder.
         """
         home = home or Home.default()
         folder = home.cluster(name)
@@ -105,9 +105,9 @@ class Cluster:
             finally:
                 if claim is not None:
                     os.close(claim)
-            cluster = cls._of(name, shape, home, sandbox, pki, binaries, say, store)
+            cluster = cls(name, shape, home, sandbox, pki, Api(sandbox.port, pki), say, store)
             try:
-                cluster._start()
+                cluster._start(binaries)
                 if not tied:
                     sandbox.untie()
             except BaseException:
@@ -163,13 +163,13 @@ class Cluster:
     @property
     def inside_kubeconfig(self) -> Path:
         """For an administrator's clients inside the sandbox."""
-        return self.plane.inside_kubeconfig("admin")
+        return control.inside_kubeconfig(self.folder, "admin")
 
     def kubeconfig_for(self, service_account: str, namespace: str, *, inside: bool = False, seconds: int = 24 * 3600) -> Path:
         """Writes a kubeconfig with a new token of a service account and returns its path; raises ApiError when there is no such account."""
         token = self.api.token(namespace, service_account, seconds)
         server = certs.INSIDE_SERVER if inside else self.server
-        text = certs.kubeconfig(service_account, {"token": token}, self.plane.pki.authority, server, namespace)
+        text = certs.kubeconfig(service_account, {"token": token}, self.pki.authority, server, namespace)
         path = self.folder / "kubeconfigs" / f"{namespace}.{service_account}.{'inside' if inside else 'outside'}.kubeconfig"
         write_private(path, text)
         return path
@@ -196,7 +196,7 @@ class Cluster:
             self.sandbox.stop_part(part)
         time.sleep(down_seconds)
         self.sandbox.restart_part(part)
-        self.await_part(part)
+        await_part(self.sandbox, self.api, part)
 
     @contextlib.contextmanager
     def stopped(self, part: str, *, kill: bool = False) -> Iterator[None]:
@@ -209,17 +209,7 @@ class Cluster:
             yield
         finally:
             self.sandbox.restart_part(part)
-            self.await_part(part)
-
-    def await_part(self, part: str) -> None:
-        """Waits until a part that was just started works; raises NotUpError."""
-        startup = self._startup()
-        if part in (control.ETCD, control.API_SERVER):
-            startup.await_api_server()
-        elif part == control.CONTROLLER_MANAGER:
-            startup.await_controllers()
-        elif part == control.KUBERAY:
-            startup.await_kuberay()
+            await_part(self.sandbox, self.api, part)
 
     def wait_for(self, part: str, what: str, probe: Callable[[], bool], limit_seconds: float) -> None:
         """Waits for something a part is to do; raises NotUpError with the part's last log lines."""
@@ -251,13 +241,6 @@ class Cluster:
         return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
     @classmethod
-    def _of(
-        cls, name: str, shape: Shape, home: Home, sandbox: Sandbox, pki: Pki, binaries: Binaries, say: Say, store: Path | None
-    ) -> Cluster:
-        plane = ControlPlane(binaries, pki, sandbox.folder)
-        return cls(name, shape, home, sandbox, plane, Api(sandbox.port, pki), say, store)
-
-    @classmethod
     def _find(cls, name: str, home: Home, say: Say) -> Cluster | None:
         """The complete, running cluster of this name."""
         folder = home.cluster(name)
@@ -269,33 +252,39 @@ class Cluster:
         if sandbox is None:
             return None
         store = Path(record["store"]) if record["store"] else None
-        binaries = find_binaries(binaries_of(record["shape"]))
-        return cls._of(name, record["shape"], home, sandbox, Pki(Path(record["pki"])), binaries, say, store)
+        pki = Pki(Path(record["pki"]))
+        return cls(name, record["shape"], home, sandbox, pki, Api(sandbox.port, pki), say, store)
 
-    def _startup(self) -> Startup:
-        return Startup(self.home, self.sandbox, self.plane, self.api, self.say)
-
-    def _start(self) -> None:
+    def _start(self, binaries: Binaries) -> None:
         self.say("Sandbox made")
-        write_private(self.admin_kubeconfig, self.plane.pki.kubeconfig("admin", self.server))
-        self._startup().run(shape_has_scheduler=self.shape == "full")
-        self.start_addon(NODES)
+        write_private(self.admin_kubeconfig, self.pki.kubeconfig("admin", self.server))
+        startup = Startup(self.home, self.sandbox, ControlPlane(binaries, self.pki, self.folder), self.api, self.say)
         if self.shape == "control":
+            startup.run(with_scheduler=False, meanwhile=lambda: None)
+            self.start_addon(NODES)
             self.start_addon(PODS)
             self.wait_for(PODS, "it watches pods", lambda: "watching" in self.sandbox.log(PODS).read_text(), RESTART_LIMIT_SECONDS)
             self.say("Pods are marked")
         else:
-            from e2e.cluster import node
+            place = self._node()
 
-            node.start(self)
+            def start_runtime() -> None:
+                node.prepare(self.sandbox, place)
+                node.start_runtime(self.sandbox, place)
+                self.say("Container runtime ready")
+
+            startup.run(with_scheduler=True, meanwhile=start_runtime)
+            node.start(self.sandbox, place, binaries)
+            node.await_ready(self.sandbox, self.api)
+            self.say("Node ready")
         record = {
             "name": self.name,
             "shape": self.shape,
             "server": self.server,
             "kubeconfig": str(self.admin_kubeconfig),
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "pki": str(self.plane.pki.folder),
-            "tools": self.plane.binaries.key,
+            "pki": str(self.pki.folder),
+            "tools": binaries.key,
             "store": str(self.store) if self.store else None,
             "init": asdict(self.sandbox.init),
         }
@@ -312,6 +301,9 @@ class Cluster:
 
     def _stop_node(self) -> None:
         if self.shape == "full" and self.sandbox.alive:
-            from e2e.cluster import node
+            node.stop(self.sandbox, self._node(), self.api)
 
-            node.stop(self)
+    def _node(self) -> node.Node:
+        if self.store is None:
+            raise SandboxError(f"cluster {self.name}: the {self.shape} shape has no node")
+        return node.Node(self.name, self.folder, self.store, self.home.folder("registry"), self.pki)

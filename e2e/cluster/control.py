@@ -21,6 +21,11 @@ ETCD_CLIENT = "http://127.0.0.1:2379"
 ETCD_PEER = "http://127.0.0.1:2380"
 
 
+def inside_kubeconfig(folder: Path, name: str) -> Path:
+    """The kubeconfig of a subject in a run folder, for a process inside the sandbox."""
+    return folder / "inside" / f"{name}.kubeconfig"
+
+
 @dataclass(frozen=True)
 class ControlPlane:
     """Where the control plane's files are: binaries, certificates, and the run folder with etcd's data and the kubeconfigs."""
@@ -36,7 +41,7 @@ class ControlPlane:
 
     def inside_kubeconfig(self, name: str) -> Path:
         """The kubeconfig of a subject for a process inside the sandbox."""
-        return self.folder / "inside" / f"{name}.kubeconfig"
+        return inside_kubeconfig(self.folder, name)
 
     def etcd(self) -> Part:
         """Without fsync: the data need not survive the machine, and a test must not wait for the disk."""
@@ -82,6 +87,8 @@ class ControlPlane:
                 # Else logs and exec look the node's name up.
                 "--kubelet-preferred-address-types=InternalIP",
             ),
+            # Start-up parses megabytes of definitions: fewer collections save a seventh of its CPU time.
+            env={"GOGC": "200"},
         )
 
     def controller_manager(self) -> Part:
