@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -59,7 +59,7 @@ class OperatorSettings:
     default_ray_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
     """Version of Ray in that image."""
 
-    token_key: Annotated[bytes, Field(min_length=TOKEN_KEY_MIN_BYTES, repr=False)]
+    token_key: Annotated[bytes, Field(min_length=TOKEN_KEY_MIN_BYTES)] = field(repr=False)
     """Key from which the Ray token of each job is derived: the content of the file that RLHF_TOKEN_KEY_FILE names."""
 
     release: Text = "rlhf-operator"
@@ -137,9 +137,9 @@ _NOT_FROM_ENVIRONMENT = frozenset({"token_key", "ray_auth_options"})
 _ADAPTER = TypeAdapter(OperatorSettings)
 
 
-def variable(field: str) -> str:
-    """Name of the environment variable of a field."""
-    return _VARIABLES.get(field, f"{PREFIX}{field.upper()}")
+def variable(name: str) -> str:
+    """Environment variable of the field ``name``."""
+    return _VARIABLES.get(name, f"{PREFIX}{name.upper()}")
 
 
 def from_environment(environment: Mapping[str, str]) -> OperatorSettings:
@@ -188,11 +188,10 @@ def _conflicts(settings: OperatorSettings) -> list[str]:
 
 
 def _fault(details: Any, environment: Mapping[str, str]) -> str:
-    field = str(details["loc"][0])
-    name = variable(field)
+    name = variable(str(details["loc"][0]))
     if details["type"] in ("missing", "missing_argument"):
         return f"{name}\n  Rule: this variable is set; it has no default."
-    if field == "token_key":
+    if name == TOKEN_KEY_FILE:
         return f"{name}: {environment.get(name)!r}\n  Rule: the file holds at least {TOKEN_KEY_MIN_BYTES} bytes."
     rule = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return f"{name}: {environment.get(name)!r}\n  Rule: {rule}."

@@ -6,7 +6,7 @@ from rlhf_operator.build.configmap import config_map, on_cluster
 from rlhf_operator.build.networkpolicy import network_policy
 from rlhf_operator.build.raycluster import ray_cluster
 from rlhf_operator.build.refusal import Refused
-from rlhf_operator.build.token import token, token_secret
+from rlhf_operator.build.token import token, token_of, token_secret
 
 __all__ = [
     "Children",
@@ -19,5 +19,6 @@ __all__ = [
     "on_cluster",
     "ray_cluster",
     "token",
+    "token_of",
     "token_secret",
 ]

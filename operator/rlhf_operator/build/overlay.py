@@ -7,33 +7,50 @@ the end. Every other list is replaced as a whole. Directives (``$patch``) are no
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rlhf_api.violations import Violation
 from rlhf_operator.build.metadata import Object
 
-LIST_KEYS = {
-    "claims": "name",
-    "containers": "name",
-    "env": "name",
-    "hostAliases": "ip",
-    "imagePullSecrets": "name",
-    "initContainers": "name",
-    "ports": "containerPort",
-    "resourceClaims": "name",
-    "topologySpreadConstraints": "topologyKey",
-    "volumeDevices": "devicePath",
-    "volumeMounts": "mountPath",
-    "volumes": "name",
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A list whose items are told apart by ``key``: Kubernetes' patchMergeKey, 1.36."""
+
+    key: str
+    items: Shape | None = None
+    """Shape of items that are merged. None: they are replaced, since a variable has a value or a source, a volume one source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """A list of things that only ever permit more."""
+
+
+Shape = Mapping[str, "Shape | Keyed | Union"]
+"""Where lists of the kinds above are; everything else is a plain mapping, list or value."""
+
+_CONTAINER: Shape = {
+    "env": Keyed("name"),
+    "ports": Keyed("containerPort"),
+    "resources": {"claims": Keyed("name")},
+    "volumeDevices": Keyed("devicePath"),
+    "volumeMounts": Keyed("mountPath"),
 }
-"""List field -> what tells its items apart; Kubernetes' patchMergeKey, 1.36."""
-
-DEEP_LISTS = frozenset({"containers", "initContainers"})
-"""Items that are merged. Those of other lists are replaced: a variable has a value or a source, a volume one source."""
-
-UNIONS = frozenset({"tolerations"})
-"""Items without a key that only ever permit more."""
+TEMPLATE: Shape = {
+    "spec": {
+        "containers": Keyed("name", _CONTAINER),
+        "hostAliases": Keyed("ip"),
+        "imagePullSecrets": Keyed("name"),
+        "initContainers": Keyed("name", _CONTAINER),
+        "resourceClaims": Keyed("name"),
+        "tolerations": Union(),
+        "topologySpreadConstraints": Keyed("topologyKey"),
+        "volumes": Keyed("name"),
+    }
+}
 
 FIELD = "spec.cluster.podOverlay"
 
@@ -41,11 +58,11 @@ FIELD = "spec.cluster.podOverlay"
 def merge(template: Object, overlay: Object) -> tuple[Object, tuple[Violation, ...]]:
     """``template`` with ``overlay`` merged in, and what in ``overlay`` has no meaning. Neither argument is changed."""
     faults: list[Violation] = []
-    merged = _mapping(template, overlay, FIELD, faults)
+    merged = _mapping(template, overlay, TEMPLATE, FIELD, faults)
     return merged, tuple(faults)
 
 
-def _mapping(base: Object, overlay: Object, at: str, faults: list[Violation]) -> Object:
+def _mapping(base: Object, overlay: Object, shape: Shape, at: str, faults: list[Violation]) -> Object:
     merged = copy.deepcopy(base)
     for name, value in overlay.items():
         place = f"{at}.{name}"
@@ -54,41 +71,37 @@ def _mapping(base: Object, overlay: Object, at: str, faults: list[Violation]) ->
         elif value is None:
             merged.pop(name, None)
         else:
-            merged[name] = _value(merged.get(name), value, name, place, faults)
+            merged[name] = _value(merged.get(name), value, shape.get(name, {}), place, faults)
     return merged
 
 
-def _value(base: Any, overlay: Any, name: str, at: str, faults: list[Violation]) -> Any:
-    if base is not None and _kind(base) != _kind(overlay):
-        faults.append(Violation(at, overlay, f"a {_kind(base)} stands here", None))
+def _value(base: Any, overlay: Any, shape: Shape | Keyed | Union, at: str, faults: list[Violation]) -> Any:
+    expected = "list" if isinstance(shape, Keyed | Union) else "mapping" if shape else _kind(overlay if base is None else base)
+    if _kind(overlay) != expected:
+        faults.append(Violation(at, overlay, f"a {expected} stands here", None))
         return base
-    if isinstance(overlay, dict):
-        return _mapping(base or {}, overlay, at, faults)
-    if name in LIST_KEYS:
-        if not isinstance(overlay, list):
-            faults.append(Violation(at, overlay, "a list stands here", None))
-            return base
-        return _keyed(base or [], overlay, name, at, faults)
-    if name in UNIONS and isinstance(overlay, list):
+    if isinstance(shape, Keyed):
+        return _keyed(base or [], overlay, shape, at, faults)
+    if isinstance(shape, Union):
         return _union(base or [], overlay)
-    return copy.deepcopy(overlay)
+    return _mapping(base or {}, overlay, shape, at, faults) if isinstance(overlay, dict) else copy.deepcopy(overlay)
 
 
-def _keyed(base: Sequence[Object], overlay: Sequence[Any], name: str, at: str, faults: list[Violation]) -> list[Object]:
-    key = LIST_KEYS[name]
+def _keyed(base: Sequence[Object], overlay: Sequence[Any], shape: Keyed, at: str, faults: list[Violation]) -> list[Object]:
+    key = shape.key
     merged = {item[key]: copy.deepcopy(item) for item in base}
     seen: set[Any] = set()
     for index, item in enumerate(overlay):
         place = f"{at}[{index}]"
         identity = item.get(key) if isinstance(item, dict) else None
-        if not isinstance(item, dict) or not isinstance(identity, str | int):
-            faults.append(Violation(place, item, f"each item of {name} has a {key}, by which it is matched", f"{key}: …"))
-            continue
-        if identity in seen:
-            faults.append(Violation(f"{place}.{key}", identity, f"each {key} stands once in {name}", None))
-            continue
-        seen.add(identity)
-        merged[identity] = _mapping(merged.get(identity, {}) if name in DEEP_LISTS else {}, item, place, faults)
+        if not isinstance(item, dict) or type(identity) is not (int if key == "containerPort" else str):
+            faults.append(Violation(place, item, f"an item here has a {key}, by which it is matched", f"{key}: …"))
+        elif identity in seen:
+            faults.append(Violation(f"{place}.{key}", identity, f"each {key} stands once in this list", None))
+        else:
+            seen.add(identity)
+            former = merged.get(identity, {}) if shape.items is not None else {}
+            merged[identity] = _mapping(former, item, shape.items or {}, place, faults)
     return list(merged.values())
 
 

@@ -10,7 +10,7 @@ from rlhf_api.violations import Violation
 from rlhf_operator import names
 from rlhf_operator.build.metadata import Object
 from rlhf_operator.build.network_env import LOCKED_MEMORY
-from rlhf_operator.build.overlay import FIELD, LIST_KEYS
+from rlhf_operator.build.overlay import FIELD
 from rlhf_operator.build.pods import HEAD_PORTS
 
 KUBERAY_ENV = frozenset(
@@ -47,11 +47,11 @@ _CONTAINER_FIELDS = {
     "image": f"{_CLUSTER}.image",
     "imagePullPolicy": f"{_CLUSTER}.imagePullPolicy",
 }
-_LISTS = {
-    "env": f"{_CLUSTER}.env, secretEnv or network.env",
-    "ports": None,
-    "volumeMounts": f"{_CLUSTER}.volumes",
-}
+_LISTS = (
+    ("env", "name", f"{_CLUSTER}.env, secretEnv or network.env"),
+    ("ports", "containerPort", None),
+    ("volumeMounts", "mountPath", f"{_CLUSTER}.volumes"),
+)
 _OWNED = "the operator or KubeRay owns this"
 
 
@@ -88,8 +88,8 @@ def _pod(before: Object, after: Object) -> Iterator[Violation]:
     for field in _SECURITY_FIELDS:
         if old.get(field) != new.get(field):
             yield _refuse(f"spec.securityContext.{field}", new.get(field), f"{_CLUSTER}.securityContext")
-    for field, nearest in (("volumes", f"{_CLUSTER}.volumes"), ("imagePullSecrets", f"{_CLUSTER}.imagePullSecrets")):
-        yield from _items(field, before.get(field, []), after.get(field, []), f"spec.{field}", nearest)
+    for field in ("volumes", "imagePullSecrets"):
+        yield from _items("name", before.get(field, []), after.get(field, []), f"spec.{field}", f"{_CLUSTER}.{field}")
     present = {volume["name"] for volume in before["volumes"]}
     for volume in after.get("volumes", []):
         if volume["name"] not in present and is_owned_volume(volume["name"]):
@@ -115,8 +115,8 @@ def _ray(before: Object, after: Object) -> Iterator[Violation]:
         new = (after.get("resources") or {}).get(field)
         if before["resources"].get(field) != new:
             yield _refuse(f"{at}.resources.{field}", new, f"{_CLUSTER}.head.resources or {_CLUSTER}.workers.resources")
-    for field, nearest in _LISTS.items():
-        yield from _items(field, before[field], after.get(field) or [], f"{at}.{field}", nearest)
+    for field, key, nearest in _LISTS:
+        yield from _items(key, before[field], after.get(field) or [], f"{at}.{field}", nearest)
     known = {entry["name"] for entry in before["env"]}
     for entry in after.get("env") or []:
         if entry["name"] in KUBERAY_ENV | AUTH_ENV and entry["name"] not in known:
@@ -133,9 +133,8 @@ def _ray(before: Object, after: Object) -> Iterator[Violation]:
         yield _refuse(f"{at}.securityContext.capabilities.add", _added_capabilities(after), f"{LOCKED_MEMORY} among them")
 
 
-def _items(field: str, before: Sequence[Object], after: Sequence[Object], at: str, nearest: str | None) -> Iterator[Violation]:
+def _items(key: str, before: Sequence[Object], after: Sequence[Object], at: str, nearest: str | None) -> Iterator[Violation]:
     """Items that were there are there still, unchanged; new ones may follow."""
-    key = LIST_KEYS[field]
     found = {item[key]: item for item in after}
     for item in before:
         new = found.get(item[key])

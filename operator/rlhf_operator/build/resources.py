@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 
 from rlhf_api.spec import ResourcesSpec
 from rlhf_operator.build.metadata import Object
@@ -13,7 +14,7 @@ Quantities = Mapping[str, str | int]
 
 OBJECT_STORE_MINIMUM_BYTES = 75 * 1024 * 1024
 """Ray 2.60, ray_constants.OBJECT_STORE_MINIMUM_MEMORY_BYTES: less is refused at start."""
-OBJECT_STORE_SHARE = 0.3
+OBJECT_STORE_SHARE = Decimal("0.3")
 """Ray 2.60, ray_constants.DEFAULT_OBJECT_STORE_MEMORY_PROPORTION."""
 CPU_OBJECT_STORE_BYTES = 200_000_000
 """Jobs without GPUs are small: rollouts and metrics of a tiny model."""
@@ -53,14 +54,16 @@ def container_resources(given: ResourcesSpec, defaults: Defaults, devices: Mappi
 def object_store_bytes(resources: Object, shm_size: str | int | None, gpus: bool) -> int | None:
     """Size of Ray's object store, which lies in /dev/shm. None = Ray's own choice from the memory of the node.
 
-    Half of a /dev/shm of a given size; the rest is for NCCL and the engines' own segments.
+    Half of a /dev/shm of a given size, the rest being for NCCL and the engines' own segments; never more than Ray's share of
+    the memory limit, since a store beyond the limit is refused at start.
     """
-    if shm_size is not None:
-        return max(OBJECT_STORE_MINIMUM_BYTES, int(amount(shm_size)) // 2)
-    if not gpus:
-        return CPU_OBJECT_STORE_BYTES
     memory = resources.get("limits", {}).get("memory")
-    return max(OBJECT_STORE_MINIMUM_BYTES, int(float(amount(memory)) * OBJECT_STORE_SHARE)) if memory is not None else None
+    bounds = [int(amount(memory) * OBJECT_STORE_SHARE)] if memory is not None else []
+    if shm_size is not None:
+        bounds.append(int(amount(shm_size)) // 2)
+    elif not gpus:
+        bounds.append(CPU_OBJECT_STORE_BYTES)
+    return max(OBJECT_STORE_MINIMUM_BYTES, min(bounds)) if bounds else None
 
 
 def _unless(quantities: Quantities, named: set[str]) -> dict[str, str | int]:

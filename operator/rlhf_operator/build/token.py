@@ -15,8 +15,13 @@ from rlhf_operator.build.metadata import Object, metadata, uid_of
 
 
 def token(job: RLHFJob, key: bytes) -> str:
-    """HMAC-SHA256 of the job's UID, hexadecimal. A job of the same name made anew has another."""
-    return hmac.new(key, uid_of(job).encode(), hashlib.sha256).hexdigest()
+    """A job of the same name made anew has another."""
+    return token_of(uid_of(job), key)
+
+
+def token_of(uid: str, key: bytes) -> str:
+    """HMAC-SHA256 of the job's UID, hexadecimal."""
+    return hmac.new(key, uid.encode(), hashlib.sha256).hexdigest()
 
 
 def token_secret(job: RLHFJob, key: bytes) -> Object:
