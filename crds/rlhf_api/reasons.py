@@ -169,7 +169,7 @@ FACTS: Mapping[Reason, Fact] = {
     ),
     Reason.WAITING_FOR_HEAD: Fact(
         "waiting",
-        "Worker pods wait for Ray's head.",
+        "Ray's head does not answer yet; worker pods or the submission wait for it.",
         "If it lasts, look at the head pod: `kubectl describe pod -l rlhf.dev/job=NAME,ray.io/node-type=head`.",
     ),
     Reason.CRASH_LOOP: _fault(
@@ -246,7 +246,7 @@ FACTS: Mapping[Reason, Fact] = {
         "The kubelet evicted a pod, mostly for memory or disk pressure.", "Set memory and ephemeral-storage requests.", "Infra"
     ),
     Reason.KILLED: _failure(
-        "A container was killed (exit code 137) without a memory limit being the cause.", "Nothing, unless it repeats.", "Infra"
+        "A container or the trainer was killed or stopped from outside, without a memory limit being the cause.", "Nothing, unless it repeats.", "Infra"
     ),
     Reason.STALLED: _failure(
         "No step was finished within `lifecycle.progressDeadlineSeconds`.",

@@ -1,0 +1,281 @@
+"""Policies for an attempt that is under way: its end, its start, its progress, and how it is stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlhf_api.reasons import Reason
+from rlhf_api.status import RunStatus, StopReason
+from rlhf_operator.decide import pods
+from rlhf_operator.decide.actions import StopSubmission, Submit
+from rlhf_operator.decide.case import TERMINAL, Case
+from rlhf_operator.decide.children import restore
+from rlhf_operator.decide.classify import Lost, without_pods
+from rlhf_operator.decide.observation import SubmissionView
+from rlhf_operator.decide.outcome import clues_of, judge, replace_cluster
+from rlhf_operator.decide.texts import clean, duration, last_lines, moment_of, one_line, stamp
+from rlhf_operator.decide.waiting import why_not_ready
+
+MAX_SUBMIT_DELAY_SECONDS = 30.0
+
+
+def attempt_ended(case: Case) -> bool:
+    """An attempt that is over must be judged before anything builds on it."""
+    run = case.run
+    if run is None or case.terms is None:
+        return False
+    view = case.submission(moment_of(run.submitted_at))
+    if view is not None and view.found and view.status in TERMINAL and case.is_ours(view):
+        _ended_by_itself(case, run, view)
+        return case.finished
+    lost = _lost(case, run)
+    if lost is not None:
+        what, message = lost
+        judge(case, clues_of(case, run, None, what, message))
+    return case.finished
+
+
+def _ended_by_itself(case: Case, run: RunStatus, view: SubmissionView) -> None:
+    if run.terminal_at is None:
+        case.set_run(terminal_at=stamp(case.now), confirmed_at=run.confirmed_at or stamp(case.now))
+    terminal_at = (case.status.run or run).terminal_at
+    clues = clues_of(case, run, view, stopped=_stop_message(case, run))
+    if without_pods(clues) and case.pods_read and not case.passed(terminal_at, case.settings.evidence_seconds):
+        return
+    judge(case, clues, moment_of(terminal_at))
+
+
+def _lost(case: Case, run: RunStatus) -> tuple[Lost, str] | None:
+    """What took the attempt away, without the Jobs API's word for it. An unreachable dashboard alone is not enough."""
+    cluster = case.cluster
+    if cluster is None:
+        return "cluster", "the RayCluster does not exist any more"
+    if cluster.deleting:
+        return "cluster", f"RayCluster {cluster.name} is being deleted"
+    if cluster.suspend and cluster.queue:
+        words = one_line(case.seen.queue_message)
+        return "queue", "Kueue took the job's place back" + (f": {words}" if words else "")
+    if case.pods_read and run.head is not None:
+        message = _head_change(case, run)
+        if message is not None:
+            return "head", message
+    view = case.submission(moment_of(run.confirmed_at))
+    if run.confirmed_at is not None and view is not None and not view.found:
+        return "head", f"the head does not know submission {run.submission_id} any more: Ray was restarted"
+    return None
+
+
+def _head_change(case: Case, run: RunStatus) -> str | None:
+    known = run.head
+    if known is None:
+        return None
+    pod = next((pod for pod in pods.present(case.seen.pods) if pod.uid == known.pod_uid), None)
+    if pod is None:
+        gone = next((pod.name for pod in case.seen.pods if pod.uid == known.pod_uid), "")
+        return f"head pod {gone} is gone" if gone else "the head pod is gone"
+    if pod.phase in ("Failed", "Succeeded"):
+        return f"head pod {pod.name} is {pod.phase}" + (f": {pod.reason}" if pod.reason else "")
+    container = pods.ray_container(pod)
+    if container is None:
+        return None
+    replaced = bool(container.container_id) and container.container_id[:253] != known.container_id
+    if replaced or container.state != "running":
+        code = f", exit code {container.terminated_exit_code}" if container.terminated_exit_code is not None else ""
+        why = f" ({container.terminated_reason or 'ended'}{code})" if container.terminated_reason or code else ""
+        return f"container {container.name} of head pod {pod.name} {'was restarted' if replaced else 'has ended'}{why}"
+    return None
+
+
+def attempt_stops(case: Case) -> bool:
+    """A trainer that was asked to stop gets its grace, and no more."""
+    run = case.run
+    if run is None or run.stop_requested_at is None:
+        return False
+    asked = moment_of(run.stop_requested_at)
+    view = case.submission(asked)
+    submitting = case.result("Submit")
+    if run.confirmed_at is None and view is not None and not view.found and (submitting is None or not submitting.ok):
+        judge(case, clues_of(case, run, None, stopped=_stop_message(case, run)))
+        case.set_run(fenced=True)
+        return case.finished
+    if case.passed(run.stop_requested_at, case.grace_seconds):
+        judge(case, clues_of(case, run, None, stopped=_stop_message(case, run)))
+        if not case.finished and run.stop_reason not in ("Suspend", "ActiveDeadline") and case.status.replacing is None:
+            replace_cluster(case, "the trainer did not stop")
+        return case.finished
+    stop_again(case, run)
+    waits = duration(case.grace_seconds)
+    message = f"{_stop_message(case, run)}; the trainer was asked to write a checkpoint and stop, within {waits}"
+    case.condition("Running", "False", Reason.NOT_RUNNING if run.stop_reason == "Suspend" else Reason.RESTARTING, message)
+    return True
+
+
+def request_stop(case: Case, run: RunStatus, reason: StopReason) -> None:
+    """SIGTERM after the status says so; asked for once, until a call succeeds."""
+    if run.stop_requested_at is None:
+        case.set_run(stop_requested_at=stamp(case.now), stop_reason=reason)
+        case.after.append(StopSubmission(run.submission_id))
+
+
+def stop_again(case: Case, run: RunStatus) -> None:
+    """A second signal would end the trainer without a checkpoint, but Ray 2.60 passes only the first on: the call may be repeated."""
+    result = case.result("StopSubmission")
+    asked = moment_of(run.stop_requested_at)
+    delivered = result is not None and result.ok and (asked is None or result.at >= asked)
+    if not delivered and not any(isinstance(action, StopSubmission) for action in case.after):
+        case.after.append(StopSubmission(run.submission_id))
+    case.wake_in(case.settings.recheck_seconds)
+
+
+def attempt_runs(case: Case) -> bool:
+    """While an attempt is under way nothing else is done than to follow it."""
+    run = case.run
+    if run is None:
+        return False
+    restore(case)
+    _cluster_condition(case)
+    view = case.submission(moment_of(run.submitted_at))
+    if view is not None and view.status in TERMINAL and case.is_ours(view):
+        return True
+    if run.confirmed_at is None and not _confirm(case, run, view):
+        return True
+    if _worker_lost(case, run):
+        return True
+    _say_how_it_runs(case, view)
+    _stalled(case)
+    return True
+
+
+def _confirm(case: Case, run: RunStatus, view: SubmissionView | None) -> bool:
+    """Whether Ray has the submission. A repeated POST of the same id is harmless; a different one is never made."""
+    result = case.result("Submit")
+    submitted = moment_of(run.submitted_at)
+    if result is not None and submitted is not None and result.at < submitted:
+        result = None
+    if view is not None and view.found:
+        if not case.is_ours(view):
+            _refuse(case, run, f"the id {run.submission_id} is used by another job: {dict(view.metadata)}", refused=True)
+            return False
+        case.set_run(confirmed_at=stamp(case.now))
+        return True
+    if result is not None and result.ok:
+        case.set_run(confirmed_at=stamp(result.at))
+        return True
+    if result is not None and result.permanent:
+        _refuse(case, run, f"HTTP {result.code}: {one_line(result.message)}", refused=True)
+        return False
+    failed = f": {one_line(result.message)}" if result is not None else ""
+    if case.passed(run.submitted_at, case.settings.submit_seconds):
+        _refuse(case, run, f"no answer in {duration(case.settings.submit_seconds)}{failed}", refused=False)
+        return False
+    if result is not None:
+        due = not _recent(case, result.at.timestamp(), min(2.0**result.failures, MAX_SUBMIT_DELAY_SECONDS))
+    else:
+        # Nothing is remembered of the POST (another operator process made it, or it never happened): the head is asked first.
+        due = view is not None and not view.found
+    if due:
+        case.after.append(Submit(case.status.attempt or 1, run.submission_id))
+    tries = f", {result.failures} failures{failed}" if result is not None and not result.ok else ""
+    case.condition("Running", "False", Reason.SUBMITTED, f"attempt {case.status.attempt} is handed to Ray{tries}")
+    case.wake_in(case.settings.recheck_seconds)
+    return False
+
+
+def _recent(case: Case, since: float, seconds: float) -> bool:
+    return case.now.timestamp() - since < seconds
+
+
+def _refuse(case: Case, run: RunStatus, error: str, refused: bool) -> None:
+    clues = clues_of(case, run, None)
+    judge(case, replace(clues, submission_error=error, submission_refused=refused))
+    case.wake_in(case.settings.recheck_seconds)
+
+
+def _worker_lost(case: Case, run: RunStatus) -> bool:
+    """The trainer notices a dead actor and exits with 75; one that does not is stopped."""
+    if run.worker_lost_at is None:
+        if not case.pods_read or run.workers is None or pods.fingerprint(case.seen.pods) == run.workers:
+            return False
+        case.set_run(worker_lost_at=stamp(case.now))
+    lost_at = (case.status.run or run).worker_lost_at
+    if case.passed(lost_at, case.settings.worker_loss_seconds):
+        request_stop(case, run, "WorkerLost")
+        case.condition("Running", "False", Reason.RESTARTING, f"{_stop_message(case, run)}; the trainer is asked to stop")
+        return True
+    case.condition("Running", "True", Reason.WORKER_LOST, f"{_stop_message(case, run)}; waiting for the trainer to notice")
+    return True
+
+
+def _say_how_it_runs(case: Case, view: SubmissionView | None) -> None:
+    run, head = case.run, case.seen.head
+    if run is None:
+        return
+    if view is not None and view.status == "RUNNING" and run.running_since is None:
+        now = stamp(case.now)
+        case.set_run(running_since=now)
+        case.set(started_at=case.status.started_at or now, active_since=case.status.active_since or now)
+    started = case.run is not None and case.run.running_since is not None
+    if not started:
+        case.condition("Running", "False", Reason.SUBMITTED, f"attempt {case.status.attempt}: Ray starts the trainer")
+    elif head is None or head.reachable:
+        case.condition("Running", "True", Reason.TRAINING, f"attempt {case.status.attempt} is training")
+    elif _unreachable_seconds(case) > case.settings.fresh_seconds:
+        since = stamp(head.unreachable_since or head.at)
+        error = one_line(clean(head.error)) or "no answer"
+        message = f"the head at {case.head_address} has not answered since {since}: {error}; training may well go on"
+        case.condition("Running", "Unknown", Reason.HEAD_UNREACHABLE, message)
+
+
+def _unreachable_seconds(case: Case) -> float:
+    head = case.seen.head
+    if head is None or head.reachable:
+        return 0.0
+    return (case.now - (head.unreachable_since or head.at)).total_seconds()
+
+
+def _stalled(case: Case) -> None:
+    """No step for too long. A trainer that nobody could ask is judged by how long this process has not reached it."""
+    run, head = case.run, case.fresh_head
+    if run is None or case.terms is None or run.stop_requested_at is not None:
+        return
+    deadline = case.terms.lifecycle.progress_deadline_seconds
+    since = run.last_step_at or run.running_since or run.submitted_at
+    if not case.passed(since, deadline):
+        return
+    if head is None or (not head.reachable and _unreachable_seconds(case) < deadline):
+        case.wake_in(case.settings.fresh_seconds)
+        return
+    request_stop(case, run, "Stalled")
+    case.condition("Running", "False", Reason.RESTARTING, f"{_stop_message(case, run)}; the trainer is asked to stop")
+
+
+def _stop_message(case: Case, run: RunStatus) -> str:
+    """What the operator saw when it asked the trainer to stop."""
+    head = case.seen.head
+    if run.stop_reason == "Suspend":
+        return "spec.suspend is true"
+    if run.stop_reason == "ActiveDeadline":
+        return "lifecycle.activeDeadlineSeconds have passed"
+    if run.worker_lost_at is not None:
+        lost = [found for found in case.status.evidence if found.attempt == case.status.attempt and not found.head]
+        return f"worker pod {lost[-1].pod} was lost ({lost[-1].reason})" if lost else "a worker pod was lost"
+    seconds = duration(case.terms.lifecycle.progress_deadline_seconds) if case.terms is not None else "too long"
+    if head is None or not head.reachable:
+        return f"no step for {seconds}, and the head at {case.head_address} does not answer"
+    report = head.progress
+    if report is None or report.attempt != case.status.attempt:
+        return f"no step for {seconds}; the trainer reports nothing"
+    beat = duration(min(report.heartbeat_age_seconds, 1e9))
+    return f"no step for {seconds}: stage {last_lines(clean(report.stage), 1)} after step {report.step}, last heartbeat {beat} ago"
+
+
+def _cluster_condition(case: Case) -> None:
+    cluster = case.cluster
+    if cluster is None or not case.pods_read:
+        return
+    trouble = why_not_ready(case.seen, cluster, case.settings, case.now)
+    if trouble is None:
+        case.condition("ClusterReady", "True", Reason.CLUSTER_READY, "all pods are ready")
+    else:
+        reason = Reason.PODS_NOT_READY if trouble.reason == Reason.PROVISIONING else trouble.reason
+        case.condition("ClusterReady", "False", reason, trouble.message)
