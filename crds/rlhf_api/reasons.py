@@ -246,7 +246,9 @@ FACTS: Mapping[Reason, Fact] = {
         "The kubelet evicted a pod, mostly for memory or disk pressure.", "Set memory and ephemeral-storage requests.", "Infra"
     ),
     Reason.KILLED: _failure(
-        "A container or the trainer was killed or stopped from outside, without a memory limit being the cause.", "Nothing, unless it repeats.", "Infra"
+        "A container or the trainer was killed or stopped from outside, without a memory limit being the cause.",
+        "Nothing, unless it repeats.",
+        "Infra",
     ),
     Reason.STALLED: _failure(
         "No step was finished within `lifecycle.progressDeadlineSeconds`.",

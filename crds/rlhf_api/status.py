@@ -227,7 +227,7 @@ class RunStatus(Observed):
 
 
 class Charge(Observed):
-    """Infrastructure failures on the budget; forgotten a day later, once newer steps were made. The oldest are merged where they get many."""
+    """Infrastructure failures on the budget; forgotten a day later, once newer steps were made. The oldest are merged."""
 
     count: int = 1
     """How many."""

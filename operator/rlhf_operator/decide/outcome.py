@@ -26,7 +26,7 @@ def made_step(run: RunStatus) -> bool:
 
 
 def clues_of(case: Case, run: RunStatus, view: SubmissionView | None, lost: Lost = "", lost_message: str = "", stopped: str = "") -> Clues:
-    """All that is known of the running attempt. ``view``: the last answer of the Jobs API; ``stopped``: what the operator stopped it for."""
+    """All that is known of the running attempt. ``view``: the Jobs API's last answer; ``stopped``: what the operator stopped it for."""
     head = case.seen.head
     report = head.progress if head is not None else None
     ours = report is not None and report.attempt == case.status.attempt and report.job_uid == case.seen.job.uid
