@@ -1,0 +1,88 @@
+"""``python -m rlhf_operator``: settings from the environment, logs one line an event, an end that Kubernetes understands."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+
+from rlhf_operator.clients.connection import ConnectError, connect
+from rlhf_operator.runtime.app import Operator, UnhealthyError
+from rlhf_operator.runtime.election import LeaseLostError
+from rlhf_operator.settings import OperatorSettings, SettingsError, from_environment
+
+log = logging.getLogger("rlhf_operator")
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object an event; what was given as ``extra`` stands beside the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{name: value for name, value in vars(record).items() if name not in _OWN},
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class PlainLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        extra = " ".join(f"{name}={value}" for name, value in vars(record).items() if name not in _OWN)
+        return f"{text}  {extra}" if extra else text
+
+
+def set_up_logs(settings: OperatorSettings) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    plain = PlainLines("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else plain)
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+    # kopf reports each call of each handler; what it warns of matters.
+    for library in ("kopf", "aiohttp", "asyncio"):
+        logging.getLogger(library).setLevel(logging.DEBUG if settings.log_level == "debug" else logging.WARNING)
+
+
+def leave(lost: LeaseLostError) -> None:
+    """Nothing may be written any more, so nothing is cleaned up either."""
+    log.critical("lease lost: %s", lost)
+    logging.shutdown()
+    os._exit(1)
+
+
+async def run(settings: OperatorSettings) -> None:
+    await Operator(settings, connect(), leave).run()
+
+
+def main() -> int:
+    try:
+        settings = from_environment(os.environ)
+    except SettingsError as fault:
+        print(fault, file=sys.stderr)
+        return 2
+    set_up_logs(settings)
+    # What was imported stays for the life of the process: no collection has to look at it again.
+    gc.freeze()
+    try:
+        asyncio.run(run(settings))
+    except ConnectError as fault:
+        log.critical("%s", fault)
+        return 2
+    except UnhealthyError as fault:
+        log.critical("%s; a new process is needed", fault)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

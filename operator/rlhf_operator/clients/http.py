@@ -1,0 +1,72 @@
+"""One bounded HTTP call to something that may hang, lie or be half dead: never raises for what the other side does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+CALL_SECONDS = 5.0
+BODY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``status`` 0 = no complete answer, and ``fault`` says why."""
+
+    status: int
+    body: bytes = b""
+    fault: str = ""
+
+    def says(self, limit: int = 512) -> str:
+        """What it was, for people: one line of at most about ``limit`` characters."""
+        if self.status == 0:
+            return self.fault
+        text = " ".join(self.body[: 4 * limit].decode("utf-8", "replace").split())
+        return f"{self.status} {text[:limit]}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Base URL (no trailing slash) and the headers that carry the job's token."""
+
+    url: str
+    headers: Mapping[str, str]
+    seconds: float = CALL_SECONDS
+    """Limit of one call."""
+
+
+async def call(
+    session: aiohttp.ClientSession,
+    method: str,
+    endpoint: Endpoint,
+    path: str,
+    *,
+    body: Any = None,
+    keep_tail: bool = False,
+    seconds: float | None = None,
+) -> Answer:
+    """``seconds``: another limit than the endpoint's. ``keep_tail``: a longer body than BODY_BYTES is not refused, its end is kept."""
+    seconds = seconds if seconds is not None else endpoint.seconds
+    timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, endpoint.seconds))
+    try:
+        async with session.request(
+            method, endpoint.url + path, json=body, headers=endpoint.headers, timeout=timeout, allow_redirects=False
+        ) as response:
+            if 300 <= response.status < 400:
+                target = response.headers.get("Location", "?")[:200]
+                return Answer(0, fault=f"answered {response.status}, a redirect to {target}; not followed")
+            kept = bytearray()
+            async for chunk in response.content.iter_chunked(1 << 16):
+                kept += chunk
+                if len(kept) > BODY_BYTES:
+                    if not keep_tail:
+                        return Answer(0, fault=f"the answer to {method} {path} is longer than {BODY_BYTES} bytes")
+                    del kept[:-BODY_BYTES]
+            return Answer(response.status, bytes(kept))
+    except TimeoutError:
+        return Answer(0, fault=f"no answer to {method} {path} within {seconds:g} s")
+    except (aiohttp.ClientError, OSError, ValueError) as fault:
+        return Answer(0, fault=f"{method} {path}: {str(fault) or type(fault).__name__}"[:512])

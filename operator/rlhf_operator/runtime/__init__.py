@@ -1,0 +1,1 @@
+"""The running operator: watch, queue, observe, act, poll, elect, report. Decisions are made in ``decide``, never here."""

@@ -1,0 +1,244 @@
+"""Gathers what a decision needs: the caches that the watches feed, and a few small reads that are remembered for a while.
+
+A read that fails leaves the last value in place and is named in ``unread``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from rlhf_api.spec import RLHFJob
+from rlhf_operator import build, names
+from rlhf_operator.clients.kube import CLAIMS, CONFIG_MAPS, CORE_EVENTS, NETWORK_POLICIES, Kind, KubeClient, KubeError
+from rlhf_operator.decide.observation import JobView, Observation, PodView, RayClusterView, Unread, VolumeClaimView
+from rlhf_operator.runtime import jobview
+from rlhf_operator.runtime.keys import JobKey
+from rlhf_operator.runtime.memory import JobMemory, Memories, Read
+from rlhf_operator.runtime.pollers import Pollers
+from rlhf_operator.runtime.store import Store, uid_of
+from rlhf_operator.runtime.views import claim_view, items, mapping, owners, text
+from rlhf_operator.settings import OperatorSettings
+
+T = TypeVar("T")
+
+SETTLED_SECONDS = 300.0
+"""A child that was there is believed to be there for so long; a lost one is found at the next resync."""
+UNSETTLED_SECONDS = 5.0
+"""What is awaited is read at most this often."""
+WARNING_SECONDS = 10.0
+TOKEN_SECONDS = 30.0
+"""While pods are awaited the Secret is created again this often: an earlier job's of the same name may just have been collected."""
+STUCK_POD_SECONDS = 10.0
+STUCK_PODS = 4
+"""Pods whose Warning events are read: those of one group fail for the same reason."""
+
+FINISHED = frozenset({"Succeeded", "Failed"})
+
+WORKLOADS = Kind("apis/kueue.x-k8s.io/v1beta1", "workloads")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    observation: Observation
+    resource_version: str
+    """Of the RLHFJob whose status the observation holds."""
+    memory: JobMemory
+
+
+class Observer:
+    def __init__(
+        self,
+        kube: KubeClient,
+        store: Store,
+        memories: Memories,
+        pollers: Pollers,
+        settings: OperatorSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube, self._store, self._memories, self._pollers, self._settings = kube, store, memories, pollers, settings
+        self._clock = clock
+
+    async def observe(self, key: JobKey) -> Seen | None:
+        """None where the job does not exist any more."""
+        body = self._store.job(key)
+        if body is None:
+            return None
+        memory = self._memories.of(key, uid_of(body))
+        return Seen(await self._gather(key, body, memory), text(mapping(body.get("metadata")).get("resourceVersion")), memory)
+
+    async def _gather(self, key: JobKey, body: Mapping[str, Any], memory: JobMemory) -> Observation:
+        job = self._job(body, memory)
+        unread: list[Unread] = []
+        record = self._store.cluster(key)
+        pods = self._store.pods(key, job.uid)
+        cluster = record.for_job(job.uid, "") if record is not None else None
+        settled = cluster is not None and ready(cluster, job.worker_pods)
+        if job.spec is None or job.status.phase in FINISHED:
+            return self._assemble(job, memory, cluster, pods, unread)
+        spec = job.spec
+        await self._config(key, spec, memory, unread)
+        await self._policy(key, spec, memory, unread)
+        await self._claim(key, spec, memory, unread, settled)
+        await self._references(key, spec, memory, unread, settled)
+        if memory.config is not None and memory.config.value is not None:
+            job = _with_edits(job, memory, memory.config.value)
+        if cluster is not None and cluster.owned and not settled:
+            cluster = record.for_job(job.uid, await self._warning(key, cluster.uid, memory, unread, "cluster")) if record else None
+            pods = await self._pod_warnings(key, pods, memory, unread)
+        if spec.spec.cluster.queue_name is not None and self._settings.kueue and not settled:
+            await self._queue(key, cluster, memory, unread)
+        if memory.token is not None and not settled and self._clock() - memory.token.at >= TOKEN_SECONDS:
+            memory.token = None
+        return self._assemble(job, memory, cluster, pods, unread)
+
+    def _assemble(
+        self, job: JobView, memory: JobMemory, cluster: RayClusterView | None, pods: tuple[PodView, ...], unread: list[Unread]
+    ) -> Observation:
+        return Observation(
+            job=job,
+            config=memory.config is not None and memory.config.value is not None,
+            token=memory.token is not None and memory.token.value,
+            network_policy=memory.policy is not None and memory.policy.value,
+            claim=memory.claim.value if memory.claim is not None else None,
+            cluster=cluster,
+            pods=pods,
+            head=self._pollers.view(JobKey(job.namespace, job.name), job.uid),
+            missing=tuple(name for name, exists in memory.references.items() if not exists.value),
+            queue_message=memory.queue_message.value if memory.queue_message is not None else "",
+            results=tuple(memory.results.values()),
+            unread=tuple(dict.fromkeys(unread)),
+            namespace_terminating=memory.namespace_terminating,
+        )
+
+    def _job(self, body: Mapping[str, Any], memory: JobMemory) -> JobView:
+        generation = mapping(body.get("metadata")).get("generation")
+        known = memory.parsed[1] if memory.parsed is not None and memory.parsed[0] == generation else None
+        view = jobview.job_view(body, known)
+        memory.parsed = (view.generation, view)
+        return view
+
+    def _fresh(self, read: Read[Any] | None, *, settled: bool) -> bool:
+        return read is not None and self._clock() - read.at < (SETTLED_SECONDS if settled else UNSETTLED_SECONDS)
+
+    async def _reading(self, part: Unread, unread: list[Unread], read: Awaitable[T], before: Read[T] | None) -> Read[T] | None:
+        try:
+            return Read(await read, self._clock())
+        except KubeError:
+            unread.append(part)
+            return before
+
+    async def _config(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread]) -> None:
+        if self._fresh(memory.config, settled=memory.config is not None and memory.config.value is not None):
+            return
+
+        async def read() -> str | None:
+            body = await self._kube.find(CONFIG_MAPS, key.namespace, names.config_map(key.name))
+            if body is None or job.metadata.uid not in owners(body):
+                return None
+            return text(mapping(body.get("data")).get(names.CONFIG_KEY))
+
+        memory.config = await self._reading("config", unread, read(), memory.config)
+
+    async def _policy(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread]) -> None:
+        if not job.spec.cluster.network.isolate:
+            return
+        if self._fresh(memory.policy, settled=memory.policy is not None and memory.policy.value):
+            return
+
+        async def read() -> bool:
+            body = await self._kube.find(NETWORK_POLICIES, key.namespace, names.network_policy(key.name))
+            return body is not None and job.metadata.uid in owners(body)
+
+        memory.policy = await self._reading("network_policy", unread, read(), memory.policy)
+
+    async def _claim(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread], settled: bool) -> None:
+        bound = memory.claim is not None and memory.claim.value is not None and memory.claim.value.phase == "Bound"
+        if self._fresh(memory.claim, settled=bound or settled) or job.spec.checkpoint.volume is None:
+            return
+
+        async def read() -> VolumeClaimView | None:
+            body = await self._kube.find(CLAIMS, key.namespace, build.claim_name(job))
+            if body is None:
+                return None
+            view = claim_view(body, key.name, "")
+            if view.phase == "Bound":
+                return view
+            return claim_view(body, key.name, await self._warning(key, uid_of(body), memory, unread, "claim"))
+
+        memory.claim = await self._reading("claim", unread, read(), memory.claim)
+
+    async def _references(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread], settled: bool) -> None:
+        """Objects that the pods mount and somebody else makes. Secrets are not looked at: the operator has no right to."""
+        cluster = job.spec.cluster
+        wanted = {f"PersistentVolumeClaim {each.existing_claim}": (CLAIMS, each.existing_claim) for each in cluster.volumes}
+        if cluster.files is not None:
+            wanted[f"ConfigMap {cluster.files.config_map}"] = (CONFIG_MAPS, cluster.files.config_map)
+
+        async def exists(kind: Kind, name: str) -> bool:
+            return await self._kube.find(kind, key.namespace, name) is not None
+
+        for label, (kind, name) in wanted.items():
+            before = memory.references.get(label)
+            if self._fresh(before, settled=settled or (before is not None and before.value)):
+                continue
+            now = await self._reading("missing", unread, exists(kind, name), before)
+            if now is not None:
+                memory.references[label] = now
+
+    async def _pod_warnings(
+        self, key: JobKey, pods: tuple[PodView, ...], memory: JobMemory, unread: list[Unread]
+    ) -> tuple[PodView, ...]:
+        stuck = [pod.uid for pod in pods if not (pod.gone or pod.ready or pod.unschedulable)][:STUCK_PODS]
+        found = {uid: await self._warning(key, uid, memory, unread, "pods") for uid in stuck}
+        return tuple(replace(pod, warning=found.get(pod.uid, "")) for pod in pods)
+
+    async def _warning(self, key: JobKey, uid: str, memory: JobMemory, unread: list[Unread], part: Unread) -> str:
+        """``reason: message`` of the newest Warning event about an object. KubeRay 1.5 and 1.7 are both found through core events."""
+        before = memory.warnings.get(uid)
+        if before is not None and self._clock() - before.at < WARNING_SECONDS:
+            return before.value
+
+        async def read() -> str:
+            newest = ("", "")
+            async for event in self._kube.list(CORE_EVENTS, key.namespace, fields=f"involvedObject.uid={uid},type=Warning"):
+                series = mapping(event.get("series"))
+                meta = mapping(event.get("metadata"))
+                at = text(series.get("lastObservedTime")) or text(event.get("lastTimestamp")) or text(event.get("eventTime"))
+                said = f"{text(event.get('reason'))}: {text(event.get('message'))}"
+                newest = max(newest, (at or text(meta.get("creationTimestamp")), said))
+            return newest[1][:1024]
+
+        now = await self._reading(part, unread, read(), before)
+        if now is not None:
+            memory.warnings[uid] = now
+        return now.value if now is not None else ""
+
+    async def _queue(self, key: JobKey, cluster: RayClusterView | None, memory: JobMemory, unread: list[Unread]) -> None:
+        """Kueue's words on why the RayCluster waits."""
+        if cluster is None or self._fresh(memory.queue_message, settled=False):
+            return
+
+        async def read() -> str:
+            async for workload in self._kube.list(WORKLOADS, key.namespace):
+                if cluster.uid in owners(workload):
+                    found = [text(each.get("message")) for each in items(mapping(workload.get("status")).get("conditions"))]
+                    return next((each for each in reversed(found) if each), "")
+            return ""
+
+        memory.queue_message = await self._reading("queue", unread, read(), memory.queue_message)
+
+
+def ready(cluster: RayClusterView, workers: int) -> bool:
+    """Every pod is up, so nobody has to ask why one is not."""
+    return cluster.conditions.get("HeadPodReady", ("",))[0] == "True" and cluster.ready_workers >= workers
+
+
+def _with_edits(job: JobView, memory: JobMemory, stored: str) -> JobView:
+    if job.spec is None or job.generation <= 1:
+        return job
+    if memory.edits is None or memory.edits[0] != job.generation:
+        memory.edits = (job.generation, jobview.ignored_edits(job.spec, stored))
+    return replace(job, ignored_edits=memory.edits[1])

@@ -1,0 +1,98 @@
+"""kopf, and all that is asked of it: log in, list, watch, survive 410 and time-outs, and hand each event on.
+
+Only ``on.event`` handlers are registered: they store nothing on the objects, need no finalizer, and their order does not matter,
+because each event only says which job to look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import kopf
+
+from rlhf_operator import names
+from rlhf_operator.clients.connection import Connection
+from rlhf_operator.runtime.health import Watches
+
+Seen = Callable[[str | None, Mapping[str, Any]], None]
+"""(type, object): type is ADDED, MODIFIED, DELETED, or None for an object of the first list."""
+
+PREFIX = "rlhf.dev"
+
+
+def settings(namespaces: tuple[str, ...]) -> kopf.OperatorSettings:
+    """kopf 1.45.2; each value that differs from its default, and why."""
+    found = kopf.OperatorSettings()
+    # With kopf's own names a second kopf operator in the cluster would fight over the same keys.
+    found.persistence.finalizer = f"{PREFIX}/operator"
+    found.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
+    found.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=PREFIX)
+    # A peering object named "default" anywhere would pause us; the Lease decides who acts.
+    found.peering.standalone = True
+    found.posting.enabled = False
+    found.networking.request_timeout = 30.0
+    found.networking.connect_timeout = 10.0
+    found.watching.server_timeout = 300.0
+    found.watching.client_timeout = 330.0
+    found.watching.connect_timeout = 10.0
+    # Every pod of the cluster would be streamed to us otherwise.
+    found.watching.label_selectors["v1", "pods"] = names.JOB_LABEL
+    found.watching.label_selectors["ray.io", "v1", "rayclusters"] = names.JOB_LABEL
+    # A worker of kopf holds one object for as long as it is idle: with a limit, a list of thousands would trickle in.
+    found.queueing.worker_limit = None
+    found.queueing.idle_timeout = 0.5
+    found.execution.executor = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="kopf")
+    # Looking for new kinds and namespaces needs a ClusterRole.
+    found.scanning.disabled = bool(namespaces)
+    found.process.ultimate_exiting_timeout = None
+    return found
+
+
+def registry(connection: Connection, watches: Watches, job: Seen, cluster: Seen, pod: Seen) -> kopf.OperatorRegistry:
+    found = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=found)
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        return kopf.AiohttpSession(
+            server=connection.server,
+            default_namespace=connection.namespace,
+            aiohttp_session=connection.session(watches.middleware),
+        )
+
+    def handler(seen: Seen) -> Callable[..., Any]:
+        async def on_event(event: Mapping[str, Any], **_: Any) -> None:
+            seen(event["type"], event["object"])
+
+        return on_event
+
+    kopf.on.event("rlhf.dev", "v1alpha1", "rlhfjobs", registry=found, id="job")(handler(job))
+    kopf.on.event("ray.io", "v1", "rayclusters", registry=found, id="cluster")(handler(cluster))
+    kopf.on.event("v1", "pods", registry=found, id="pod")(handler(pod))
+    return found
+
+
+class Watching:
+    """kopf as one running thing. Its tasks are told apart from ours, because kopf ends all that it does not know when it stops."""
+
+    def __init__(self, found: kopf.OperatorRegistry, namespaces: tuple[str, ...]) -> None:
+        self._registry, self._namespaces = found, namespaces
+        self._stop = asyncio.Event()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Until ``stop``. ``ready`` is called once kopf has taken the process's signals, so that they can be taken back."""
+        ours = asyncio.all_tasks()
+        tasks = await kopf.spawn_tasks(
+            registry=self._registry,
+            settings=settings(self._namespaces),
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+            stop_flag=self._stop,
+        )
+        ready()
+        await kopf.run_tasks(tasks, ignored=ours)
+
+    def stop(self) -> None:
+        self._stop.set()
