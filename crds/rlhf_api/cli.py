@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol
 
-from rlhf_api import __version__, crd, manifest, reference
+from rlhf_api import __version__, crd, failures, files, manifest, reference, rules
 from rlhf_api.exit_codes import ExitCode
 from rlhf_api.resolve import to_yaml
 from rlhf_api.spec import RLHFJob
@@ -37,6 +37,7 @@ class Validate:
         parser.add_argument("file", metavar="FILE", help="manifest with one RLHFJob; ConfigMaps beside it are its files")
         add_set_argument(parser)
         parser.add_argument("--no-dry-run", action="store_true", help="do not read data or call reward code")
+        parser.add_argument("--cluster", action="store_true", help="check also what a job needs on a cluster")
         parser.add_argument("--print", action="store_true", help="print the resolved job: preset and defaults filled in")
 
     def execute(self, args: argparse.Namespace) -> int:
@@ -46,7 +47,8 @@ class Validate:
             return refuse(args.file, error.violations)
         for warning in loaded.warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        faults = [] if args.no_dry_run else _dry_run(loaded)
+        faults = [loaded.locate(fault) for fault in rules.check_cluster(loaded.job)] if args.cluster else []
+        faults += [] if args.no_dry_run else _dry_run(loaded)
         if faults:
             return refuse(args.file, faults)
         print(to_yaml(loaded.job) if args.print else f"{args.file} is valid.")
@@ -73,7 +75,43 @@ class PrintReference:
         return _write(reference.text(), args.output)
 
 
-BUILT_IN: dict[str, Command] = {"validate": Validate(), "crd": PrintCrd(), "reference": PrintReference()}
+class PrintReasons:
+    """Write the list of all reasons of conditions and failures, with what to do (Markdown)."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_output_argument(parser)
+
+    def execute(self, args: argparse.Namespace) -> int:
+        return _write(failures.text(), args.output)
+
+
+class PrintFiles:
+    """Write the ConfigMap that holds the files a manifest names by relative paths, for a cluster."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("file", metavar="FILE", help="manifest with one RLHFJob")
+        add_set_argument(parser)
+        _add_output_argument(parser)
+
+    def execute(self, args: argparse.Namespace) -> int:
+        try:
+            loaded = manifest.load(args.file, args.set)
+            with tempfile.TemporaryDirectory(prefix="rlhf-files-") as scratch:
+                text = files.text(loaded.job, loaded.materialize(Path(scratch, "files")))
+        except manifest.ManifestError as error:
+            return refuse(args.file, error.violations)
+        except files.FilesError as error:
+            return refuse(args.file, [loaded.locate(error.violation)])
+        return _write(text, args.output)
+
+
+BUILT_IN: dict[str, Command] = {
+    "validate": Validate(),
+    "files": PrintFiles(),
+    "crd": PrintCrd(),
+    "reference": PrintReference(),
+    "reasons": PrintReasons(),
+}
 
 
 def add_set_argument(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from rlhf_api import API_VERSION, KIND, rules
 from rlhf_api.faults import SchemaFault, schema_faults
 from rlhf_api.fields import Path as FieldPath
 from rlhf_api.fields import dotted
+from rlhf_api.files import ConfigMap, files_of, read_config_maps
 from rlhf_api.presets import PRESETS
 from rlhf_api.resolve import derive, resolve
 from rlhf_api.spec import RLHFJob
@@ -23,7 +24,6 @@ from rlhf_api.violations import Violation
 from rlhf_api.yamltree import Document, YamlFault, parse, parse_value
 
 _PATH_PART = re.compile(r"([^.\[\]]+)((?:\[\d+\])*)")
-_CONFIG_MAP_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec")
 _STAND_IN: dict[str, Any] = {
     "apiVersion": API_VERSION,
@@ -68,7 +68,7 @@ class LoadedManifest:
     base_dir: Path
     """Folder that relative paths refer to, where ``files`` is empty."""
     files: dict[str, str]
-    """Data of the ConfigMaps in the same file: file name -> content."""
+    """Files of the ConfigMaps in the same file: relative path -> content."""
     warnings: list[Violation]
     source: Source
 
@@ -88,9 +88,11 @@ class LoadedManifest:
             built = Path(scratch, "new")
             built.mkdir()
             for name, text in self.files.items():
+                (built / name).parent.mkdir(parents=True, exist_ok=True)
                 (built / name).write_text(text, encoding="utf-8")
+            taken = {name.partition("/")[0] for name in self.files}
             for entry in self.base_dir.iterdir():
-                if entry.name not in self.files and entry not in (parent / folder.name, Path(scratch)):
+                if entry.name not in taken and entry not in (parent / folder.name, Path(scratch)):
                     (built / entry.name).symlink_to(entry)
             # A folder cannot replace a full one in a single step; the old one goes with the scratch folder.
             if folder.exists() or folder.is_symlink():
@@ -102,12 +104,15 @@ class LoadedManifest:
 def load(path: str | Path, overrides: Sequence[str] = ()) -> LoadedManifest:
     """Reads, overrides, validates and resolves. Raises ManifestError with every fault at once."""
     path = Path(path)
-    document, files = _documents(path)
+    document, config_maps = _documents(path)
     raw, written = _override(document.value, overrides)
     source = Source(path, document, written)
     job, violations = validate(raw)
     if job is None:
         raise ManifestError(_in_file_order([source.locate(each) for each in violations]))
+    files, faults = files_of(job.spec.cluster.files, config_maps)
+    if faults:
+        raise ManifestError([source.locate(each) for each in faults])
     base_dir = path.resolve().parent
     return LoadedManifest(derive(job), path, base_dir, files, [source.locate(each) for each in rules.warnings(job)], source)
 
@@ -183,8 +188,8 @@ def _merged(user: Any, below: Any) -> Any:
     return {**below, **{key: _merged(value, below[key]) if key in below else value for key, value in user.items()}}
 
 
-def _documents(path: Path) -> tuple[Document, dict[str, str]]:
-    """The RLHFJob's document and the data of the ConfigMaps beside it."""
+def _documents(path: Path) -> tuple[Document, list[ConfigMap]]:
+    """The RLHFJob's document and the ConfigMaps beside it."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -202,11 +207,10 @@ def _documents(path: Path) -> tuple[Document, dict[str, str]]:
     jobs = [document for document in documents if document.value.get("kind") == KIND]
     if len(jobs) != 1:
         raise ManifestError([_no_single_job(path, documents, jobs)])
-    files: dict[str, str] = {}
-    for document in documents:
-        if document.value.get("kind") == "ConfigMap":
-            _add_files(path, document, files)
-    return jobs[0], files
+    config_maps, faults = read_config_maps(path, [document for document in documents if document.value.get("kind") == "ConfigMap"])
+    if faults:
+        raise ManifestError(faults)
+    return jobs[0], config_maps
 
 
 def _no_single_job(path: Path, documents: list[Document], jobs: list[Document]) -> Violation:
@@ -221,19 +225,6 @@ def _no_single_job(path: Path, documents: list[Document], jobs: list[Document]) 
     index = [kind.lower() for kind in kinds].index(close[0]) if close else 0
     line = documents[index].line_of(("kind",))
     return Violation("kind", kinds[index], f"{rule}; kinds here: {', '.join(kinds)}", f"kind: {KIND}", f"{path}:{line}")
-
-
-def _add_files(path: Path, document: Document, files: dict[str, str]) -> None:
-    data = document.value.get("data") or {}
-    for name, text in data.items() if isinstance(data, dict) else ():
-        line = document.line_of(("data", name))
-        if not isinstance(text, str):
-            fault = Violation(f"data.{name}", text, "the data of a ConfigMap is text", f'"{text}" in quotes', f"{path}:{line}")
-            raise ManifestError([fault])
-        if not _CONFIG_MAP_KEY.fullmatch(name) or name in (".", "..") or name in files:
-            rule = "two ConfigMaps here hold a file of this name" if name in files else "a ConfigMap key is a plain file name"
-            raise ManifestError([Violation(f"data.{name}", None, rule, None, f"{path}:{line}")])
-        files[name] = text
 
 
 def _file_fault(path: Path, rule: str, nearest: str | None = None, line: int | None = None) -> Violation:

@@ -46,7 +46,15 @@ def test_warnings_stop_nothing(write_manifest: WriteManifest, capsys: pytest.Cap
     assert capsys.readouterr().err.startswith(f"warning: {path}:")
 
 
-@pytest.mark.parametrize("command", ["crd", "reference"])
+def test_validate_for_a_cluster_wants_more(write_manifest: WriteManifest, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_manifest({"cluster.files": {"configMap": "files"}})
+    assert cli.main(["validate", "--no-dry-run", str(path)]) == 0
+    assert cli.main(["validate", "--no-dry-run", "--cluster", str(path)]) == 2
+    assert "spec.checkpoint.volume" in capsys.readouterr().err
+    assert cli.main(["validate", "--no-dry-run", "--cluster", str(path), "--set", "checkpoint.volume.existingClaim=ckpt"]) == 0
+
+
+@pytest.mark.parametrize("command", ["crd", "reference", "reasons"])
 def test_generators_print_or_write(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([command, "-o", str(tmp_path / "out")]) == 0
     assert cli.main([command]) == 0

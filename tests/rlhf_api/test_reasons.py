@@ -1,14 +1,22 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from rlhf_api import failures
 from rlhf_api.reasons import FACTS, Reason
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_every_reason_has_its_fact() -> None:
     assert set(FACTS) == set(Reason)
+
+
+def test_page_is_what_the_reasons_say() -> None:
+    assert (REPOSITORY / "docs" / "failures.md").read_text() == failures.text(), "stale: rlhf reasons -o docs/failures.md"
 
 
 @pytest.mark.parametrize("reason", Reason)

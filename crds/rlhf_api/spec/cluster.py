@@ -173,7 +173,7 @@ class FileItem(Strict):
     key: str = Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
     """Key in the ConfigMap."""
 
-    path: str = Field(min_length=1, max_length=512, pattern=r"^[^/:]+(/[^/:]+)*$")
+    path: str = Field(min_length=1, max_length=256, pattern=r"^[^/:]+(/[^/:]+)*$")
     """Path of the file below the folder that relative paths refer to."""
 
 
@@ -181,7 +181,7 @@ class FilesSpec(Strict):
     config_map: Name
     """Name of a ConfigMap in the job's namespace; each key is a file that relative paths of the spec can name."""
 
-    items: list[FileItem] = Field(default_factory=list, max_length=256)
+    items: list[FileItem] = Field(default_factory=list, max_length=64)
     """Keys that become files in subfolders. Empty = every key is a file of that name; else only the listed keys are files."""
 
 
