@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from rlhf_api.quantity import parse
 from rlhf_api.spec import ResourcesSpec
 from rlhf_operator.build.metadata import Object
-from rlhf_operator.build.quantities import amount
 
 Quantities = Mapping[str, str | int]
 
@@ -58,9 +58,9 @@ def object_store_bytes(resources: Object, shm_size: str | int | None, gpus: bool
     the memory limit, since a store beyond the limit is refused at start.
     """
     memory = resources.get("limits", {}).get("memory")
-    bounds = [int(amount(memory) * OBJECT_STORE_SHARE)] if memory is not None else []
+    bounds = [int(parse(memory) * OBJECT_STORE_SHARE)] if memory is not None else []
     if shm_size is not None:
-        bounds.append(int(amount(shm_size)) // 2)
+        bounds.append(int(parse(shm_size)) // 2)
     elif not gpus:
         bounds.append(CPU_OBJECT_STORE_BYTES)
     return max(OBJECT_STORE_MINIMUM_BYTES, min(bounds)) if bounds else None

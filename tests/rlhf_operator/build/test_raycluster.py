@@ -11,9 +11,9 @@ import yaml
 
 from rlhf_api.clusterplan import worker_groups
 from rlhf_api.plan import plan
+from rlhf_api.quantity import parse
 from rlhf_api.spec import RLHFJob
 from rlhf_operator.build import ray_cluster
-from rlhf_operator.build.quantities import amount
 from rlhf_operator.settings import OperatorSettings
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -165,7 +165,7 @@ def test_two_cores_hold_a_head_and_two_workers(make_job: MakeJob, settings: Oper
     job = make_job("tiny", {"placement.actor": {"nodes": 2}, "placement.rollout": {"engines": 2}})
     cluster = built(job, settings)
     pods = [1, *(group["replicas"] for group in cluster["spec"]["workerGroupSpecs"])]
-    asked = [amount(container["resources"]["requests"]["cpu"]) for container in containers(cluster)]
+    asked = [parse(container["resources"]["requests"]["cpu"]) for container in containers(cluster)]
     assert sum(count * cpus for count, cpus in zip(pods, asked, strict=True)) < 1
 
 
