@@ -1,6 +1,6 @@
 """The container images of a test cluster: built from `images/`, kept once in the cache, pushed into the cluster's registry.
 
-references = ensure(["operator", "trainer"], sandbox)
+references = ensure(["operator", "trainer"], cluster)
 references["trainer"]        # 10.200.0.1:5000/rlhf-trainer:4f0c…
 """
 

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from e2e.cluster.home import Home
-from e2e.cluster.sandbox import Sandbox, SandboxError
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.sandbox import SandboxError
 from e2e.images.build import builder
 from e2e.images.ensure import build, ensure, recipes_of
 from e2e.images.recipes import IMAGES
@@ -39,12 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _build(names: list[str], cluster: str | None, registry: str | None) -> list[str]:
-    home = Home.default()
     if cluster is not None:
-        sandbox = Sandbox.recorded(cluster, home.cluster(cluster))
-        if sandbox is None:
-            raise ToolsError(f"--cluster {cluster}: no such cluster runs. Start it: python -m e2e.cluster up --name {cluster}")
-        return list(ensure(names, sandbox).values())
+        return list(ensure(names, Cluster.attach(cluster)).values())
     if registry is None:
         return list(build(names).values())
     pushed = []

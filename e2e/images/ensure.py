@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from e2e.cluster.home import Home
-from e2e.cluster.sandbox import Sandbox
+from e2e.cluster.cluster import Cluster
 from e2e.images.build import builder
 from e2e.images.recipes import IMAGES, Recipe
 from e2e.images.registry import Registry
@@ -32,14 +31,21 @@ def build(names: Iterable[str], report: Report = report_to_stderr) -> dict[str, 
         return {name: images.reference(recipe) for name, recipe in recipes.items()}
 
 
-def ensure(names: Iterable[str], sandbox: Sandbox, report: Report = report_to_stderr) -> Mapping[str, str]:
-    """Name → reference that pods of this cluster can pull. Starts the cluster's registry if it does not run.
+def ensure(names: Iterable[str], cluster: Cluster, report: Report = report_to_stderr) -> dict[str, str]:
+    """Name → reference that pods of this cluster can pull.
 
-    Takes a second when nothing changed, about ten when only our code did, minutes when a lock did.
+    A second when nothing changed, some ten when only our code did, minutes when a lock did.
     """
     recipes = recipes_of(names)
-    registry = Registry(Home.default())
+    registry = Registry(cluster.home.folder("registry"))
+    part = cluster.sandbox.part("registry")
+    if part is None or not part.running:
+        state = "none" if part is None else part.describe()
+        raise ToolsError(f"cluster {cluster.name}, shape {cluster.shape}: its registry is: {state}. Only the full shape pulls images.")
     with builder(list(recipes.values()), report) as images:
         images.build([recipe for recipe in recipes.values() if not registry.has(recipe.name, recipe.tag(images.repository))])
-        registry.serve(sandbox)
-        return {name: registry.push(images, recipe, sandbox, report) for name, recipe in recipes.items()}
+        references = {name: registry.push(images, recipe, cluster.sandbox, report) for name, recipe in recipes.items()}
+        removed = [tag for recipe in recipes.values() for tag in registry.remove_old(recipe.name)]
+        if removed:
+            registry.collect(cluster.folder / "node" / "registry.json")
+    return references

@@ -58,7 +58,7 @@ TRAINER_STACK = Recipe(
         *("images/trainer/cpu.lock", "images/trainer/overrides.txt", "scripts/install_stack.sh", "scripts/warm_imports.py"),
     ),
     "images/trainer/Dockerfile",
-    free_bytes=14 << 30,
+    free_bytes=20 << 30,
     parent=BASE,
     target="stack",
 )
