@@ -13,6 +13,7 @@ from e2e.cluster.api import ApiError
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.home import Home
 from e2e.cluster.sandbox import SandboxError
+from e2e.tools.cachefolder import ToolsError
 
 
 def up(arguments: argparse.Namespace) -> int:
@@ -123,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         result: int = arguments.function(arguments)
-    except (SandboxError, ApiError, ValueError) as error:
+    except (SandboxError, ApiError, ToolsError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     return result

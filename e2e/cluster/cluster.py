@@ -25,6 +25,7 @@ from e2e.cluster.parts import PartState, python_part
 from e2e.cluster.sandbox import Sandbox, SandboxError, remove_leftovers
 from e2e.cluster.startup import Say, Startup, write_private
 from e2e.cluster.waits import await_part, wait_for
+from e2e.tools import debian
 
 Shape = Literal["control", "full"]
 PODS = "pods"
@@ -81,8 +82,8 @@ class Cluster:
     ) -> Cluster:
         """Starts a cluster, or returns the one that runs under this name in this shape. Whatever a crash left under the name goes first.
 
-        `tied`: the cluster ends with this process, however that ends. Raises SandboxError when a part does not come up; nothing runs
-        then, and the logs stay in the run folder.
+        `tied`: the cluster ends with this process, however that ends. Raises SandboxError when a part does not come up, with nothing
+        running then and the logs still in the run folder, and ToolsError when a program cannot be had.
         """
         home = home or Home.default()
         folder = home.cluster(name)
@@ -96,6 +97,7 @@ class Cluster:
                     )
                 say(f"Cluster {name} is up already")
                 return running
+            debian.ensure(debian.SHAPES[shape], f"for a cluster of the {shape} shape", report)
             binaries = find_binaries(binaries_of(shape))
             pki = certs.ensure(home, datetime.datetime.now(datetime.UTC))
             remove_leftovers(name, folder)

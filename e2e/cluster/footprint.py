@@ -106,8 +106,10 @@ def _own_namespaces(pids: set[int]) -> Iterator[str]:
 
 def _mounts() -> Iterator[str]:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        columns = line.split()
-        yield f"{columns[4]} {line.partition(' - ')[2]}"
+        point = line.split()[4]
+        # An image build mounts for itself, perhaps just now.
+        if "/buildah" not in point:
+            yield f"{point} {line.partition(' - ')[2]}"
     netns = Path("/run/netns")
     if netns.exists():
         yield from (f"netns {name}" for name in os.listdir(netns))

@@ -13,7 +13,7 @@ from e2e.cluster.certs import INSIDE_SERVER, SUBJECTS, kubeconfig
 from e2e.cluster.control import ControlPlane
 from e2e.cluster.home import Home
 from e2e.cluster.sandbox import Sandbox
-from e2e.cluster.waits import API_LIMIT_SECONDS, await_api_server, await_controllers, await_kuberay, wait_for
+from e2e.cluster.waits import API_LIMIT_SECONDS, CONTROLLERS_LIMIT_SECONDS, await_api_server, await_controllers, await_kuberay, wait_for
 
 TOKEN_SECONDS = 30 * 24 * 3600
 
@@ -80,6 +80,9 @@ class Startup:
         self.say("KubeRay's definitions applied")
         wait_for(self.sandbox, control.API_SERVER, "KubeRay's kinds are served", lambda: kuberay.established(self.api), API_LIMIT_SECONDS)
         await_controllers(self.sandbox, self.api)
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
+        what = "the default service account is there"
+        wait_for(self.sandbox, control.CONTROLLER_MANAGER, what, lambda: self.api.exists(path), CONTROLLERS_LIMIT_SECONDS)
         stop_control_plane(self.sandbox)
         saved.save(self.home, name, self.plane.etcd_data)
         shutil.rmtree(self.plane.etcd_data)

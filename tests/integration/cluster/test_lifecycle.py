@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,12 +25,18 @@ from e2e.cluster.sandbox import Sandbox, SandboxError
 _numbers = itertools.count()
 
 
+@pytest.fixture(autouse=True)
+def log_scan() -> None:
+    """In place of the lane's own: these clusters are broken on purpose."""
+
+
 @pytest.fixture
 def name() -> Iterator[str]:
     """A cluster name of this test's own; whatever runs under it is ended after the test."""
     chosen = f"life-{os.getpid()}-{next(_numbers)}"
     yield chosen
     Cluster.remove(chosen)
+    shutil.rmtree(Home.default().cluster(chosen), ignore_errors=True)
 
 
 @pytest.fixture
