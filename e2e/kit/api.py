@@ -103,7 +103,7 @@ class Api:
             )
         except ApiException as error:
             return int(error.status or 0), str(error.body or error.reason)
-        data = answer.data
+        data = answer.read()
         return int(answer.status), data.decode(errors="replace") if isinstance(data, bytes) else str(data)
 
     def logs(self, pod: str, container: str | None = None, namespace: str | None = None, previous: bool = False, lines: int = 200) -> str:
