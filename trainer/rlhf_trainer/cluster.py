@@ -165,7 +165,7 @@ def sync_backend(job: RLHFJob, plan: PlacementPlan, device: Device) -> str:
     if chosen != "auto":
         return chosen
     if device == "cpu":
-        return "shm"
+        return "shm" if pools.hosts() == 1 else "gloo"
     return "ipc" if any(pool.shared for pool in plan.pools) else "nccl"
 
 

@@ -59,7 +59,7 @@ class RolloutPlacement(Strict):
     """Give the engine's memory back while training. Default: true with colocate all on GPUs."""
 
     weight_sync: Literal["auto", "nccl", "ipc", "gloo", "shm"] = "auto"
-    """Transport of new weights. auto: ipc (colocate all) or nccl on GPUs, shm on CPU."""
+    """Transport of new weights. auto: ipc (colocate all) or nccl on GPUs; shm, or gloo between pods, on CPU."""
 
     enforce_eager: bool = False
     """Run the engine without CUDA graphs. Always so on CPU."""

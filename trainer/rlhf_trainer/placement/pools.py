@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
+from rlhf_api.clusterplan import NODE_GROUP_LABEL, group_name
 from rlhf_api.plan import PlacementPlan, PoolPlan
 from rlhf_trainer.errors import ConfigError, RetryError
 
@@ -54,7 +55,13 @@ def reserve(plan: PlacementPlan, device: str, timeout_seconds: float) -> dict[st
         lacking = shortage(plan, device, ray.cluster_resources(), _nodes())
     if lacking:
         raise ConfigError(lacking) if local else RetryError(lacking)
-    groups = {pool.name: placement_group(bundles(pool, device), strategy="PACK", name=f"rlhf-{pool.name}") for pool in plan.pools}
+    labels = [str(node["Labels"].get(NODE_GROUP_LABEL, "")) for node in _alive()]
+    groups = {
+        pool.name: placement_group(
+            bundles(pool, device), strategy="PACK", name=f"rlhf-{pool.name}", bundle_label_selector=own_nodes(pool, labels)
+        )
+        for pool in plan.pools
+    }
     for name, group in groups.items():
         if not group.wait(timeout_seconds=max(1.0, deadline - time.monotonic())):
             for other in groups.values():
@@ -66,6 +73,20 @@ def reserve(plan: PlacementPlan, device: str, timeout_seconds: float) -> dict[st
     return groups
 
 
+def own_nodes(pool: PoolPlan, labels: Collection[str]) -> list[dict[str, str]] | None:
+    """Which nodes may take each bundle: on a cluster the pods made for this pool, or one pool could break up the room of another.
+
+    ``labels`` are the node groups there are. None = any node.
+    """
+    group = group_name(pool.name)
+    return [{NODE_GROUP_LABEL: group}] * (pool.devices // pool.bundle) if group in labels else None
+
+
+def hosts() -> int:
+    """Nodes that can hold processes; the head of a cluster offers no CPU."""
+    return sum(node.get("CPU", 0.0) > 0 for node in _nodes())
+
+
 def ranked_bundles(group: PlacementGroup) -> list[int]:
     """Bundle indices ordered so that neighbouring ranks share a node."""
     nodes: dict[int, Any] = placement_group_table(group)["bundles_to_node_id"]
@@ -73,4 +94,8 @@ def ranked_bundles(group: PlacementGroup) -> list[int]:
 
 
 def _nodes() -> list[Mapping[str, float]]:
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [node["Resources"] for node in _alive()]
+
+
+def _alive() -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
