@@ -80,6 +80,10 @@ class OperatorSettings:
     head_access: Literal["direct", "proxy"] = "direct"
     """How the operator reaches heads: their service, or the API server's service proxy."""
 
+    head_url: str = ""
+    """Address of heads for an operator that runs outside the cluster: `{namespace}` and `{service}` are filled in, and the Jobs API and
+    /progress are looked for below it. Empty = as head_access says."""
+
     metrics_from: Pairs = Field(default_factory=dict)
     """Labels of the namespaces whose pods may read the metrics of jobs, in a NetworkPolicy. Empty = none."""
 
