@@ -52,7 +52,7 @@ class Node:
     """containerd's images and snapshots; claimed for this cluster alone."""
 
     registry: Path
-    """Image registry's storage; shared by all clusters."""
+    """Folder of the image registry; shared by all clusters."""
 
     pki: Pki
 
@@ -116,7 +116,7 @@ def prepare(sandbox: Sandbox, node: Node) -> None:
         "containerd.toml": containerd_config(str(node.store), config),
         "containerd-cleaning.toml": containerd_config(str(node.store), config, with_kubernetes=False),
         f"registries/{REGISTRY}/hosts.toml": registry_hosts(),
-        "registry.json": json.dumps(registry_config(str(node.registry)), indent=1),
+        "registry.json": json.dumps(registry_config(str(node.registry / "storage")), indent=1),
         "cni/10-pods.conflist": json.dumps(cni_config("/run/cni-addresses"), indent=1),
         "kubelet.json": json.dumps(kubelet_config(cgroup_name(node.name), str(node.pki.certificate("ca")), config), indent=1),
         "kube-proxy.json": json.dumps(kube_proxy_config(str(node.inside_kubeconfig("proxy")), bridge_filter), indent=1),
