@@ -61,13 +61,7 @@ def fights(before: Object, after: Object) -> tuple[Violation, ...]:
 
 
 def _metadata(before: Object, after: Object) -> Iterator[Violation]:
-    for name in sorted(set(after) - {"metadata", "spec"}):
-        yield Violation(f"{FIELD}.{name}", after[name], "an overlay has metadata and spec, as a pod has", f"{FIELD}.spec.{name}")
-    for name in sorted({"metadata", "spec"} - set(after)):
-        yield _refuse(name, None, None)
     metadata = after.get("metadata", {})
-    for name in sorted(set(metadata) - {"labels", "annotations"}):
-        yield _refuse(f"metadata.{name}", metadata[name], "labels or annotations")
     for field in ("labels", "annotations"):
         old, new = before["metadata"].get(field, {}), metadata.get(field, {})
         for name in sorted(old.keys() | new.keys()):

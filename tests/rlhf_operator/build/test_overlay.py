@@ -145,8 +145,6 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
         "metadata.annotations.k8s.v1.cni.cncf.io/networks",
         "spec.cluster.network.infiniband.networks",
     ),
-    ({"metadata": {"name": "x"}}, "metadata.name", "labels or annotations"),
-    ({"hostNetwork": True}, "hostNetwork", "spec.cluster.podOverlay.spec.hostNetwork"),
 ]
 
 
