@@ -1,0 +1,100 @@
+{{- define "rlhf.fullname" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- /* Name of what has no namespace, or lies in somebody else's: two releases never meet there. */}}
+{{- define "rlhf.globalName" -}}
+{{ .Release.Namespace }}-{{ include "rlhf.fullname" . }}
+{{- end }}
+
+{{- define "rlhf.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "rlhf.commonLabels" -}}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "rlhf.labels" -}}
+{{ include "rlhf.selector" . }}
+{{ include "rlhf.commonLabels" . }}
+{{- end }}
+
+{{- define "rlhf.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "rlhf.fullname" .) }}{{ else }}{{ .Values.serviceAccount.name | default "default" }}{{ end }}
+{{- end }}
+
+{{- define "rlhf.image" -}}
+{{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}{{ else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "rlhf.tokenSecret" -}}
+{{- .Values.tokenKey.existingSecret | default (printf "%s-token-key" (include "rlhf.fullname" .)) }}
+{{- end }}
+
+{{- /* Namespaces whose jobs the operator handles, separated by commas; empty text = all. */}}
+{{- define "rlhf.namespaces" -}}
+{{- if eq .Values.watch.scope "release" }}{{ .Release.Namespace }}{{ else if eq .Values.watch.scope "namespaces" }}{{ join "," .Values.watch.namespaces }}{{ end }}
+{{- end }}
+
+{{- /* The restricted Pod Security Standard, for every pod of the chart. */}}
+{{- define "rlhf.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "rlhf.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* The rights in a namespace with jobs. docs/security.md says why each is there. */}}
+{{- define "rlhf.rules" -}}
+- apiGroups: [rlhf.dev]
+  resources: [rlhfjobs]
+  verbs: [get, list, watch, delete]
+- apiGroups: [rlhf.dev]
+  resources: [rlhfjobs/status]
+  verbs: [patch]
+- apiGroups: [rlhf.dev]
+  resources: [rlhfjobs/finalizers]
+  verbs: [update]
+- apiGroups: [ray.io]
+  resources: [rayclusters]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [configmaps, persistentvolumeclaims]
+  verbs: [get, create]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, create]
+{{- if eq .Values.headAccess "proxy" }}
+- apiGroups: [""]
+  resources: [services/proxy]
+  verbs: [get, create]
+{{- end }}
+{{- if .Values.kueue.enabled }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [list]
+{{- end }}
+{{- end }}
