@@ -20,7 +20,7 @@ from e2e.cluster.pause import PAUSE_IMAGE
 from e2e.kit import objects
 from e2e.kit.api import Api
 from e2e.kit.log_scan import LogScan
-from e2e.kit.waiting import eventually, pod_is_ready
+from e2e.kit.waiting import eventually, pod_is_ready, steady
 
 SERVE = """
 import http.server, os
@@ -167,9 +167,15 @@ def test_fake_gpus_are_counted_by_the_scheduler(api: Api, cluster: Cluster) -> N
             return " ".join(condition.get("message", "") for condition in conditions)
 
         eventually("the second pod to be refused", lambda: "Insufficient nvidia.com/gpu" in refusal(), seconds=30, last=refusal, api=api)
+
+        def kept() -> bool:
+            allocatable = (api.get("Node", "node1") or {})["status"]["allocatable"]
+            return (allocatable.get("nvidia.com/gpu"), allocatable.get("rdma/hca_shared_devices_a")) == ("2", "1")
+
+        # A kubelet that starts sets resources without a device plug-in to zero.
         cluster.restart("kubelet")
-        allocatable = (api.get("Node", "node1") or {})["status"]["allocatable"]
-        assert (allocatable["nvidia.com/gpu"], allocatable["rdma/hca_shared_devices_a"]) == ("2", "1")
+        eventually("the capacity to be written again", kept, seconds=30, api=api)
+        steady("the capacity", kept, seconds=3)
     finally:
         cluster.set_capacity({"nvidia.com/gpu": "0", "rdma/hca_shared_devices_a": "0"})
 

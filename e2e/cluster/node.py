@@ -72,10 +72,15 @@ class Node:
 
 
 def runtime_parts(node: Node) -> list[Part]:
-    """Registry and container runtime."""
+    """Registry and container runtime. Containers inherit the runtime's limit of open files, and Ray asks for 65536."""
+    raise_limit = 'ulimit -n 1048576 2>/dev/null || ulimit -n "$(ulimit -Hn)"'
     return [
         Part("registry", ("docker-registry", "serve", str(node.config / "registry.json")), ENVIRONMENT),
-        Part("containerd", ("containerd", "--config", str(node.config / "containerd.toml")), ENVIRONMENT),
+        Part(
+            "containerd",
+            ("sh", "-c", f'{raise_limit}; exec containerd --config "$0"', str(node.config / "containerd.toml")),
+            ENVIRONMENT,
+        ),
     ]
 
 

@@ -1,11 +1,12 @@
 """The cluster's DNS answers, from Services and EndpointSlices as the API server gives them."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from dnslib import QTYPE, RCODE, DNSRecord
 
-from e2e.cluster.addons.dns import Record, Zone, answer, build_zone
+from e2e.cluster.addons.dns import Record, Server, Zone, answer, build_zone
 
 
 def service(name: str, **spec: Any) -> dict[str, Any]:
@@ -83,3 +84,32 @@ def test_answers(name: str, kind: str, expected: tuple[str, list[str]]) -> None:
 
 def test_asker_is_told_to_try_again_until_services_are_known() -> None:
     assert ask("web.team.svc.cluster.local", "A", zone=None) == ("SERVFAIL", [])
+
+
+async def ask_server(zone: Zone, name: str) -> tuple[DNSRecord, DNSRecord]:
+    """The server's replies by UDP and by TCP, after it got a message that is no request."""
+    server = Server()
+    server.zone = zone
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(lambda: server, ("127.0.0.1", 0))
+    stream = await asyncio.start_server(server.serve_stream, "127.0.0.1", 0)
+    request = DNSRecord.question(name)
+
+    def send(port: int, tcp: bool) -> DNSRecord:
+        return DNSRecord.parse(request.send("127.0.0.1", port, tcp=tcp, timeout=5))
+
+    async with stream:
+        udp_port, tcp_port = transport.get_extra_info("sockname")[1], stream.sockets[0].getsockname()[1]
+        server.datagram_received(b"no request", ("127.0.0.1", 1))
+        replies = await asyncio.to_thread(send, udp_port, False), await asyncio.to_thread(send, tcp_port, True)
+    transport.close()
+    return replies
+
+
+@pytest.mark.parametrize(("num_pods", "fits"), [(3, True), (60, False)])
+def test_an_answer_too_long_for_udp_is_given_by_tcp(num_pods: int, fits: bool) -> None:
+    pods = [endpoint(f"10.244.0.{number}") for number in range(1, num_pods + 1)]
+    zone = build_zone([service("workers", clusterIP="None")], [slice_of("workers", *pods)])
+    udp, tcp = asyncio.run(ask_server(zone, "workers.team.svc.cluster.local"))
+    assert (len(udp.rr), bool(udp.header.tc)) == ((num_pods, False) if fits else (0, True))
+    assert (len(tcp.rr), bool(tcp.header.tc)) == (num_pods, False)
