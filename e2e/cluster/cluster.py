@@ -232,15 +232,17 @@ class Cluster:
         """Adds a node that has a status only and runs nothing; waits until it is Ready when that is its state."""
         self.api.call("POST", nodes.NODES, nodes.status_only_node(name, capacity, labels, state))
         if state == "ready":
-            self.wait_for(NODES, f"node {name} is Ready", lambda: self._node_ready(name), RESTART_LIMIT_SECONDS)
+            self._await_node(name)
 
     def set_node_state(self, name: str, state: str) -> None:
         """Flips a node added by `add_node`: ready, not-ready, silent."""
         self.api.patch(f"{nodes.NODES}/{name}", nodes.state_patch(state))
 
-    def _node_ready(self, name: str) -> bool:
-        conditions = self.api.call("GET", f"{nodes.NODES}/{name}").get("status", {}).get("conditions", [])
-        return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+    def _await_node(self, name: str) -> None:
+        def ready() -> bool:
+            return node.node_is_ready(self.api.call("GET", f"{nodes.NODES}/{name}"))
+
+        self.wait_for(NODES, f"node {name} is Ready", ready, RESTART_LIMIT_SECONDS)
 
     @classmethod
     def _find(cls, name: str, home: Home, say: Say) -> Cluster | None:
@@ -262,9 +264,15 @@ class Cluster:
         write_private(self.admin_kubeconfig, self.pki.kubeconfig("admin", self.server))
         startup = Startup(self.home, self.sandbox, ControlPlane(binaries, self.pki, self.folder), self.api, self.say)
         if self.shape == "control":
-            startup.run(with_scheduler=False, meanwhile=lambda: None)
-            self.start_addon(NODES)
-            self.start_addon(PODS)
+
+            def start_addons() -> None:
+                self.start_addon(NODES)
+                self.start_addon(PODS)
+                # Where the marker binds pods to: Services leave out a pod without a node.
+                self.api.call("POST", nodes.NODES, nodes.status_only_node(NODE_NAME, {}))
+
+            startup.run(with_scheduler=False, before_api=lambda: None, with_api=start_addons)
+            self._await_node(NODE_NAME)
             self.wait_for(PODS, "it watches pods", lambda: "watching" in self.sandbox.log(PODS).read_text(), RESTART_LIMIT_SECONDS)
             self.say("Pods are marked")
         else:
@@ -275,8 +283,10 @@ class Cluster:
                 node.start_runtime(self.sandbox, place)
                 self.say("Container runtime ready")
 
-            startup.run(with_scheduler=True, meanwhile=start_runtime)
-            node.start(self.sandbox, place, binaries)
+            def start_node() -> None:
+                node.start(self.sandbox, place, binaries)
+
+            startup.run(with_scheduler=True, before_api=start_runtime, with_api=start_node)
             node.await_ready(self.sandbox, self.api)
             self.say("Node ready")
         record = {

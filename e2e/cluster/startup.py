@@ -30,8 +30,10 @@ class Startup:
     api: Api
     say: Say
 
-    def run(self, with_scheduler: bool, meanwhile: Callable[[], None]) -> None:
-        """Everything up to a KubeRay that answers; `meanwhile` is called while the API server starts.
+    def run(self, with_scheduler: bool, *, before_api: Callable[[], None], with_api: Callable[[], None]) -> None:
+        """Everything up to a KubeRay that answers.
+
+        `before_api` is called while the API server starts, `with_api` when it answers, while the controllers start.
 
         The first run for these binaries and keys saves etcd's data for the later ones.
         """
@@ -43,13 +45,14 @@ class Startup:
                 self.say("No saved state for these tools: installing KubeRay into an empty cluster, once")
                 self._make_state(name)
         self.begin_api_server()
-        meanwhile()
+        before_api()
         await_api_server(self.sandbox, self.api)
         self.say("API server ready")
         self.sandbox.start_part(self.plane.controller_manager())
         if with_scheduler:
             self.sandbox.start_part(self.plane.scheduler())
         self.start_kuberay()
+        with_api()
         await_controllers(self.sandbox, self.api)
         self.say("Controllers ready")
         await_kuberay(self.sandbox)

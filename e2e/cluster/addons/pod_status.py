@@ -9,9 +9,9 @@ afterSeconds: how long later; a pod that is to end runs until then.
 container: the one it happens to; else all.
 exitCode, reason, message: in place of the usual ones.
 address: in place of the next free one.
-node: bind the pod to this node.
+node: the node the pod is bound to; else node1.
 again: change it to let the same happen once more.
-holdDeletion: "true" lets a deleted pod hang, if it is bound to a node.
+holdDeletion: "true" lets a deleted pod hang.
 
 In annotations the names have dashes: `e2e.rlhf.dev/after-seconds`.
 """
@@ -25,13 +25,14 @@ from typing import Any
 
 import yaml
 
+from e2e.cluster.init import NODE_ADDRESS
+
 Object = dict[str, Any]
 
 PREFIX = "e2e.rlhf.dev/"
 RULES_NAME = "e2e-pods"
 # Tells, in the pod's own status, what was done to it last: whoever marks pods may be restarted.
 MARK = PREFIX + "marked"
-HOST_ADDRESS = "10.200.0.1"
 
 OUTCOMES = {
     "ready": "runs and is Ready",
@@ -249,7 +250,7 @@ class _Change:
     def _waiting(self, reason: str, message: str) -> Object:
         waiting = {"reason": self.behaviour.reason or reason, "message": self.behaviour.message or message}
         statuses = [self._container(container, {"waiting": waiting}) for container in self._containers]
-        status = {"phase": "Pending", "hostIP": HOST_ADDRESS, "startTime": self.now, "containerStatuses": statuses}
+        status = {"phase": "Pending", "hostIP": NODE_ADDRESS, "startTime": self.now, "containerStatuses": statuses}
         return status | self._conditions(True, False, "ContainersNotReady")
 
     def _unschedulable(self) -> Object:
@@ -276,8 +277,8 @@ class _Change:
             init.append(self._container(container, state, ready=True))
         before = self.pod.get("status", {})
         placed: Object = {
-            "hostIP": HOST_ADDRESS,
-            "hostIPs": [{"ip": HOST_ADDRESS}],
+            "hostIP": NODE_ADDRESS,
+            "hostIPs": [{"ip": NODE_ADDRESS}],
             "podIP": self.address,
             "podIPs": [{"ip": self.address}],
             "startTime": before.get("startTime") or self.now,

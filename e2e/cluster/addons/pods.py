@@ -27,6 +27,7 @@ from e2e.cluster.addons.pod_status import (
     started,
 )
 from e2e.cluster.addons.watching import CONNECTION_ERRORS, Api, ApiError, Copy, settle
+from e2e.cluster.init import NODE_NAME
 
 PODS = "/api/v1/pods"
 RULES = f"/api/v1/configmaps?fieldSelector=metadata.name%3D{RULES_NAME}"
@@ -92,9 +93,10 @@ class Marker:
                 self.deleted.add(uid)
                 await self.api.call("DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
             return LOOK_AGAIN_SECONDS
-        if behaviour.node and not pod["spec"].get("nodeName") and uid not in self.bound:
+        if behaviour.outcome != "unschedulable" and not pod["spec"].get("nodeName") and uid not in self.bound:
             self.bound.add(uid)
-            target = {"apiVersion": "v1", "kind": "Node", "name": behaviour.node}
+            # Without a node a pod never gets into the EndpointSlices of its Services.
+            target = {"apiVersion": "v1", "kind": "Node", "name": behaviour.node or NODE_NAME}
             await self.api.call("POST", f"{path}/binding", {"metadata": {"name": metadata["name"], "uid": uid}, "target": target})
         asked = self.first_asked.setdefault((uid, behaviour.signature), time.monotonic())
         left = asked + behaviour.after_seconds - time.monotonic()
