@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import sys
 import time
@@ -262,6 +263,7 @@ def second(cluster: Cluster) -> Iterator[str]:
     name = f"ground-{secrets.token_hex(3)}"
     yield name
     Cluster.remove(name, home=cluster.home)
+    shutil.rmtree(cluster.home.cluster(name), ignore_errors=True)
 
 
 def test_a_cluster_leaves_nothing_on_the_machine_even_when_it_is_killed(cluster: Cluster, second: str) -> None:

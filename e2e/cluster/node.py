@@ -32,6 +32,8 @@ READY_LIMIT_SECONDS = 60.0
 PODS_GONE_LIMIT_SECONDS = 20.0
 # Below the store: there while containers may be recorded in it.
 IN_USE_MARK = "in-use"
+# What the kubelet needs of cgroup v2.
+CONTROLLERS = {"cpu", "cpuset", "memory", "pids", "hugetlb", "io"}
 # In the order of their stop.
 NODE_PARTS = ("kubelet", "kube-proxy", "nodes", "storage", "dns", "containerd", "registry")
 # Daemons look for runc and iptables themselves; a user's PATH often lacks the sbin folders. Nothing in here is reached by a proxy.
@@ -136,10 +138,16 @@ def prepare(sandbox: Sandbox, node: Node) -> None:
 
 
 def make_cgroups(cluster: str, root: Path = CGROUP_ROOT) -> None:
-    """The cluster's own folder in every hierarchy; the kubelet refuses to start without.
+    """The cluster's own folder in every hierarchy, or in the one of cgroup v2; the kubelet refuses to start without.
 
-    A new cpuset has no CPUs until it is given some.
+    Of version 1, a new cpuset has no CPUs until it is given some. Of version 2, a folder has only the controllers its parent hands down.
     """
+    if (root / "cgroup.controllers").exists():
+        available = set((root / "cgroup.controllers").read_text().split())
+        for controller in sorted(available & CONTROLLERS - set((root / "cgroup.subtree_control").read_text().split())):
+            (root / "cgroup.subtree_control").write_text(f"+{controller}")
+        (root / cgroup_name(cluster)).mkdir(exist_ok=True)
+        return
     for hierarchy in root.iterdir():
         if hierarchy.is_symlink() or not (hierarchy / "cgroup.procs").exists():
             continue

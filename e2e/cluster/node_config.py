@@ -100,7 +100,8 @@ def kubelet_config(cgroup: str, client_ca: str, config_folder: str) -> dict[str,
 def mount_script(kubelet: Path, pod_logs: Path) -> str:
     """Shell commands for inside the sandbox: private folders over the fixed places that kubelet and CNI write to.
 
-    The kubelet's folder stays on disk, because pods' emptyDir volumes are in it.
+    The kubelet's folder stays on disk, because pods' emptyDir volumes are in it. Of the machine itself only two mount points are used,
+    which stay, empty.
     """
     return f"""set -e
 mkdir -p /var/lib/kubelet /var/lib/cni

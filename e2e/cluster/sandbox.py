@@ -78,7 +78,8 @@ def cgroup_name(name: str) -> str:
 def remove_cgroups(name: str, limit_seconds: float = 5.0) -> None:
     """Removes the cluster's cgroup folders in every hierarchy, depth first; a process that is just ending may hold one for a moment."""
     end = time.monotonic() + limit_seconds
-    for top in CGROUP_ROOT.glob(f"*/{cgroup_name(name)}"):
+    # In each hierarchy of version 1, or in the one of version 2.
+    for top in (*CGROUP_ROOT.glob(f"*/{cgroup_name(name)}"), CGROUP_ROOT / cgroup_name(name)):
         for folder, _, _ in os.walk(top, topdown=False):
             while True:
                 try:

@@ -72,6 +72,17 @@ def test_cgroups_are_made_in_each_hierarchy_and_cpusets_are_filled(tmp_path: Pat
     assert not (tmp_path / "no-hierarchy" / "rlhf-e2e-main").exists()
 
 
+def test_cgroup_v2_hands_down_the_controllers_that_the_kubelet_needs(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory hugetlb pids rdma\n")
+    (tmp_path / "cgroup.subtree_control").write_text("cpu io memory hugetlb pids\n")
+    (tmp_path / "system.slice").mkdir()
+    (tmp_path / "system.slice" / "cgroup.procs").touch()
+    make_cgroups("main", tmp_path)
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpuset"
+    assert [path.name for path in tmp_path.rglob("rlhf-e2e-main")] == ["rlhf-e2e-main"]
+    assert (tmp_path / "rlhf-e2e-main").is_dir()
+
+
 READY = {"conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": "True"}]}
 
 
