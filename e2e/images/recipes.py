@@ -44,12 +44,20 @@ class Recipe:
 
 
 BASE = Recipe("rlhf-base", ("images/base",), "images/base/Dockerfile", free_bytes=600 << 20)
-OPERATOR = Recipe(
-    "rlhf-operator",
-    ("images/operator", "pyproject.toml", "LICENSE", "crds", "operator"),
+OPERATOR_PACKAGES = Recipe(
+    "rlhf-operator-packages",
+    ("images/operator",),
     "images/operator/Dockerfile",
     free_bytes=1 << 30,
     parent=BASE,
+    target="packages",
+)
+OPERATOR = Recipe(
+    "rlhf-operator",
+    ("pyproject.toml", "LICENSE", "crds", "operator"),
+    "images/operator/Dockerfile",
+    free_bytes=1 << 30,
+    parent=OPERATOR_PACKAGES,
 )
 TRAINER_STACK = Recipe(
     "rlhf-trainer-stack",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.images.recipes import IMAGES, OPERATOR, TRAINER, TRAINER_STACK, Recipe, copy_sources, files
+from e2e.images.recipes import IMAGES, OPERATOR, OPERATOR_PACKAGES, TRAINER, TRAINER_STACK, Recipe, copy_sources, files
 
 REPOSITORY = Path(__file__).parents[3]
 STEPS = list(dict.fromkeys(step for image in IMAGES.values() for step in image.lineage()))
@@ -60,9 +60,10 @@ def test_a_copy_of_the_sources_has_the_same_tags_and_nothing_else(tree: Path, tm
     assert sorted(path.name for path in copy.rglob("*") if path.is_file()) == ["Dockerfile", "main.py", "setup.toml"]
 
 
-def test_our_code_is_no_part_of_the_heavy_layers() -> None:
-    roots = {path.relative_to(REPOSITORY).parts[0] for path in files(REPOSITORY, TRAINER_STACK.sources)}
-    assert roots == {"images", "scripts"}
+@pytest.mark.parametrize("recipe", [OPERATOR_PACKAGES, TRAINER_STACK], ids=lambda recipe: recipe.name)
+def test_our_code_is_no_part_of_the_heavy_layers(recipe: Recipe) -> None:
+    roots = {path.relative_to(REPOSITORY).parts[0] for path in files(REPOSITORY, recipe.sources)}
+    assert roots <= {"images", "scripts"}
 
 
 @pytest.mark.parametrize(("recipe", "absent"), [(OPERATOR, "trainer"), (TRAINER, "operator")], ids=["operator", "trainer"])
