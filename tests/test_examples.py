@@ -1,13 +1,14 @@
 """The examples' data, rewards and manifests. Whether they learn is shown in the slow lane."""
 
 import importlib.util
+import json
 import shlex
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from rlhf_api import manifest
+from rlhf_api import manifest, rules
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MANIFESTS = sorted(EXAMPLES.glob("*/*.yaml"))
@@ -32,6 +33,18 @@ def test_example_manifest_is_valid(path: Path) -> None:
 def test_tiny_folder_has_an_example_of_each_preset(algorithm: str) -> None:
     loaded = manifest.load(EXAMPLES / "tiny" / f"{algorithm}.yaml")
     assert loaded.job.spec.rl.algorithm == algorithm
+
+
+TINY = [path for path in MANIFESTS if path.parent.name == "tiny" and path.stem != "ppo-reward-model"]
+
+
+@pytest.mark.parametrize("path", TINY, ids=lambda path: path.stem)
+def test_tiny_example_is_complete_in_one_file_and_fit_for_a_cluster(path: Path) -> None:
+    loaded = manifest.load(path)
+    assert rules.check_cluster(loaded.job) == []
+    assert loaded.files == manifest.load(TINY[0]).files
+    assert loaded.files["reward.py"] == (EXAMPLES / "tiny" / "reward.py").read_text()
+    assert {json.loads(line)["prompt"][0] for line in loaded.files["data/heldout.jsonl"].splitlines()} == {"#", "@"}
 
 
 def test_gsm8k_overrides_for_this_machine_are_valid_as_the_comment_gives_them() -> None:

@@ -59,15 +59,11 @@ def image_needs_ray_version(spec: JobSpec) -> Iterator[Finding]:
         yield Finding("cluster.rayVersion", cluster.ray_version, "no rayVersion, or the image that has it")
 
 
-@rule("shm-within-memory", "cluster.shmSize counts against the memory limit of a pod, so it is at most that limit")
+@rule("shm-within-memory", "cluster.shmSize counts against the memory limit of a worker pod, so it is at most that limit")
 def shm_within_memory(spec: JobSpec) -> Iterator[Finding]:
-    size = spec.cluster.shm_size
-    if size is None:
-        return
-    limits = [(name, pods.resources.limits["memory"]) for name, pods in _pods(spec) if "memory" in pods.resources.limits]
-    for name, limit in limits:
-        if parse(size) > parse(limit):
-            yield Finding("cluster.shmSize", size, f"shmSize: {limit}", f"cluster.{name}.resources.limits.memory is {limit}")
+    size, limit = spec.cluster.shm_size, spec.cluster.workers.resources.limits.get("memory")
+    if size is not None and limit is not None and parse(size) > parse(limit):
+        yield Finding("cluster.shmSize", size, f"shmSize: {limit}", f"cluster.workers.resources.limits.memory is {limit}")
 
 
 @rule("requests-within-limits", "what a pod requests is at most its limit")

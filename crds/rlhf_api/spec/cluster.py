@@ -220,7 +220,7 @@ class ClusterSpec(Strict):
     """Adapters, NCCL settings, isolation."""
 
     shm_size: Quantity | None = None
-    """Size of /dev/shm in every pod, counted against its memory limit. Absent = bounded by the memory limit alone."""
+    """Size of /dev/shm, counted against the memory limit of a worker pod. Absent = bounded by the memory limit alone."""
 
     env: list[EnvVar] = Field(default_factory=list, max_length=64)
     """Variables of every Ray container."""

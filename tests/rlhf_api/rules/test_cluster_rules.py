@@ -164,8 +164,8 @@ CASES = [
     ),
     Case(
         "shm-within-memory",
-        {"cluster.head": memory("4000M")},
-        {"cluster.head": memory("5G")},
+        {"cluster.workers": memory("4000M")},
+        {"cluster.workers": memory("5G"), "cluster.head": memory("1G")},
         "cluster.shmSize",
         "shmSize: 4000M",
         context={"cluster.shmSize": "4Gi"},

@@ -110,7 +110,8 @@ class Jobs:
 
 
 def job_name(example: str) -> str:
-    return str(yaml.safe_load((EXAMPLES / example).read_text())["metadata"]["name"])
+    documents = yaml.safe_load_all((EXAMPLES / example).read_text())
+    return str(next(each for each in documents if each["kind"] == "RLHFJob")["metadata"]["name"])
 
 
 @pytest.fixture(scope="session")
