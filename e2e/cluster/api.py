@@ -20,6 +20,7 @@ class ApiError(RuntimeError):
         self.status = status
 
 
+READY_TIMEOUT_SECONDS = 5.0
 # No connection, or none that lasted.
 Unreachable = urllib3.exceptions.HTTPError
 
@@ -30,15 +31,20 @@ class Api:
     def __init__(self, port: int, pki: Pki, subject: str = "admin", timeout_seconds: float = 60.0) -> None:
         context = ssl.create_default_context(cafile=str(pki.folder / "ca.crt"))
         context.load_cert_chain(pki.certificate(subject), pki.private_key(subject))
-        self._pool = urllib3.HTTPSConnectionPool(
-            "127.0.0.1", port, ssl_context=context, retries=False, timeout=urllib3.Timeout(timeout_seconds)
-        )
+        self._timeout_seconds = timeout_seconds
+        self._pool = urllib3.HTTPSConnectionPool("127.0.0.1", port, ssl_context=context, retries=False)
 
     def request(
-        self, method: str, path: str, body: bytes | None = None, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout_seconds: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """One request; an answer of 400 or more is returned, not raised."""
-        return self._pool.request(method, path, body=body, headers={"Content-Type": content_type, "Accept": "application/json"})
+        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        return self._pool.request(method, path, body=body, headers=headers, timeout=timeout_seconds or self._timeout_seconds)
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """One request with JSON on both sides; raises ApiError."""
@@ -64,7 +70,7 @@ class Api:
     def ready(self) -> bool:
         """Whether the API server says it is ready; no connection counts as no."""
         try:
-            return self.request("GET", "/readyz").status == 200
+            return self.request("GET", "/readyz", timeout_seconds=READY_TIMEOUT_SECONDS).status == 200
         except Unreachable:
             return False
 

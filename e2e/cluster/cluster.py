@@ -213,6 +213,15 @@ class Cluster:
             self.sandbox.restart_part(part)
             await_part(self.sandbox, self.api, part)
 
+    @contextlib.contextmanager
+    def paused(self, part: str) -> Iterator[None]:
+        """A part does not answer for the length of a `with` block: it keeps its connections and neither accepts nor refuses new ones."""
+        self.sandbox.pause_part(part)
+        try:
+            yield
+        finally:
+            self.sandbox.resume_part(part)
+
     def wait_for(self, part: str, what: str, probe: Callable[[], bool], limit_seconds: float) -> None:
         """Waits for something a part is to do; raises NotUpError with the part's last log lines."""
         wait_for(self.sandbox, part, what, probe, limit_seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,8 @@ from e2e.cluster.home import Home
 
 # Counts up when the same tools and keys must lead to other data.
 LAYOUT = 1
+# Of the last few tool versions, for branches that differ in them.
+NUM_KEPT = 3
 
 
 def key(binaries: Binaries, pki: Pki) -> str:
@@ -25,13 +28,18 @@ def key(binaries: Binaries, pki: Pki) -> str:
 
 
 def save(home: Home, name: str, data: Path) -> None:
-    """Keeps etcd's data; its etcd must have ended. A half-made copy is never taken for a whole one, and older data goes."""
+    """Keeps etcd's data; its etcd must have ended. A half-made copy is never taken for a whole one; the oldest data goes."""
     target = home.state(name)
     partial = target.with_name(f"partial-{name}")
     shutil.rmtree(partial, ignore_errors=True)
     _copy(data, partial)
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
+    # The copy has etcd's own times, and restoring must not make data look young.
+    os.utime(target)
+    kept = sorted(target.parent.glob("[!p]*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in kept[NUM_KEPT:]:
+        shutil.rmtree(old)
 
 
 def restore(home: Home, name: str, data: Path) -> bool:

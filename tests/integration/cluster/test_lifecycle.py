@@ -156,6 +156,13 @@ def test_the_api_server_is_away_while_it_is_stopped(shared: Cluster) -> None:
     assert shared.api.ready()
 
 
+def test_a_paused_api_server_does_not_answer_and_goes_on_afterwards(shared: Cluster) -> None:
+    with shared.paused("kube-apiserver"):
+        assert not shared.api.ready()
+        assert {state.name: state.describe() for state in shared.status()}["kube-apiserver"] == "paused"
+    assert shared.api.exists("/api/v1/namespaces/default")
+
+
 def test_a_part_that_does_not_exist_is_refused_with_those_that_do(shared: Cluster) -> None:
     with pytest.raises(SandboxError, match=r"no part 'apiserver'; there are: relay, etcd, kube-apiserver"):
         shared.restart("apiserver")
