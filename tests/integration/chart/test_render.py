@@ -1,0 +1,415 @@
+"""What the chart renders, under many values: names, rights, security, the operator's settings. No cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.kit.helm import CHART, Helm, HelmError
+from rlhf_api import crd
+from rlhf_operator import names
+from rlhf_operator.runtime.health import Vitals, Watches, application
+from rlhf_operator.settings import OperatorSettings, from_environment, variable
+
+REPOSITORY = CHART.parents[1]
+Object = dict[str, Any]
+Render = Callable[[str], list[Object]]
+
+KEY = "0123456789abcdef0123456789abcdef"
+VALUES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "release": {"watch": {"scope": "release"}, "crds": {"enabled": False}},
+    "namespaces": {"watch": {"scope": "namespaces", "namespaces": ["team-a", "team-b"]}, "replicas": 2},
+    "proxy": {"headAccess": "proxy", "networkPolicy": {"enabled": True}, "kueue": {"enabled": True}, "rbac": {"aggregate": False}},
+    "own": {
+        "image": {"repository": "r.example:5000/op", "digest": "sha256:" + "a" * 64},
+        "imagePullSecrets": [{"name": "registry"}],
+        "trainer": {"image": "r.example:5000/trainer:2", "rayVersion": "2.61.1"},
+        "tokenKey": {"existingSecret": "ours"},
+        "serviceAccount": {"create": False, "name": "given"},
+        "crds": {"keep": False},
+    },
+    "everything": {
+        "replicas": 3,
+        "concurrentReconciles": 16,
+        "clusterDomain": "k8s.example",
+        "logLevel": "debug",
+        "logFormat": "text",
+        "env": [{"name": "RLHF_POLL_SECONDS", "value": "5"}],
+        "serviceAccount": {"annotations": {"a/b": "c"}},
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "system-cluster-critical",
+        "podAnnotations": {"x": "y"},
+        "podLabels": {"team": "ml"},
+        "jobs": {"metricsNamespace": ""},
+        "networkPolicy": {"enabled": True, "apiServerPorts": [8443]},
+        "metrics": dict.fromkeys(
+            ("serviceMonitor", "jobsPodMonitor", "prometheusRule", "dashboard"), {"enabled": True, "labels": {"l": "m"}}
+        ),
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def log_scan() -> None:
+    """In place of the lane's own, which starts a cluster."""
+
+
+@pytest.fixture(scope="module")
+def render(renderer: Helm) -> Render:
+    done: dict[str, list[Object]] = {}
+
+    def rendered(name: str) -> list[Object]:
+        if name not in done:
+            done[name] = renderer.render(VALUES[name])
+        return done[name]
+
+    return rendered
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+def only(objects: list[Object], kind: str) -> Object:
+    (found,) = of_kind(objects, kind)
+    return found
+
+
+def identity(each: Object) -> tuple[str, str, str]:
+    return each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]
+
+
+def operator_container(objects: list[Object]) -> Object:
+    found: Object = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def test_helm_finds_nothing_to_complain_about(renderer: Helm) -> None:
+    assert "0 chart(s) failed" in renderer.run("lint", "--strict", str(CHART))
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_objects_are_complete_and_lie_where_they_belong(name: str, render: Render) -> None:
+    objects = render(name)
+    assert len({identity(each) for each in objects}) == len(objects)
+    watched = VALUES[name].get("watch", {}).get("namespaces", [])
+    for each in objects:
+        assert each["apiVersion"]
+        kind, namespace, label = identity(each)
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", label)
+        assert len(label) <= 63
+        if kind.startswith("ClusterRole") or kind == "CustomResourceDefinition":
+            assert namespace == ""
+        else:
+            assert namespace == "sys" or (kind in ("Role", "RoleBinding") and namespace in watched)
+
+
+def test_names_stay_short_for_long_releases(renderer: Helm) -> None:
+    for each in renderer.render(VALUES["everything"], release="r" * 53, namespace="n" * 63):
+        kind, _, name = identity(each)
+        assert len(name) <= (253 if kind.startswith("ClusterRole") else 63)
+
+
+def pods(objects: list[Object]) -> Iterator[Object]:
+    for each in objects:
+        if each["kind"] == "Pod":
+            yield each["spec"]
+        elif each["kind"] == "Deployment":
+            yield each["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_pods_meet_the_restricted_pod_security_standard(name: str, render: Render) -> None:
+    found = list(pods(render(name)))
+    assert len(found) == 2
+    for spec in found:
+        assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & spec.keys()
+        security = spec["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] >= 10_000
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert all(volume.keys() - {"name"} <= {"secret", "emptyDir"} for volume in spec.get("volumes", []))
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+            }  # fmt: skip
+            assert container["resources"].keys() == {"requests", "limits"}
+            assert not any("hostPort" in port for port in container.get("ports", []))
+
+
+def environment(container: Object, key: Path) -> dict[str, str]:
+    """Variables as the kubelet would set them."""
+    fields = {"metadata.name": "pod-1", "metadata.namespace": "sys"}
+    found = {
+        each["name"]: each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]] for each in container["env"]
+    }
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "token-key"]
+    assert found["RLHF_TOKEN_KEY_FILE"] == f"{mount['mountPath']}/token_key"
+    return {**found, "RLHF_TOKEN_KEY_FILE": str(key)}
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "token_key"
+    path.write_text(KEY)
+    return path
+
+
+SELECTOR = {"app.kubernetes.io/name": "rlhf-operator", "app.kubernetes.io/instance": "rel"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("defaults", {"watch_scope": "cluster", "watch_namespaces": (), "release": "rel-rlhf-operator", "operator_labels": SELECTOR}),
+        ("defaults", {"metrics_from": {"kubernetes.io/metadata.name": "monitoring"}, "head_access": "direct", "kueue": False}),
+        ("release", {"watch_scope": "release", "watch_namespaces": ("sys",)}),
+        ("namespaces", {"watch_scope": "namespaces", "watch_namespaces": ("team-a", "team-b")}),
+        ("proxy", {"head_access": "proxy", "kueue": True}),
+        ("own", {"default_image": "r.example:5000/trainer:2", "default_ray_version": "2.61.1"}),
+        ("everything", {"workers": 16, "poll_seconds": 5.0, "cluster_domain": "k8s.example", "log_level": "debug", "log_format": "text"}),
+        ("everything", {"metrics_from": {}}),
+    ],
+)
+def test_the_operator_reads_its_variables(name: str, expected: dict[str, Any], render: Render, key: Path) -> None:
+    given = environment(operator_container(render(name)), key)
+    assert given.keys() <= {variable(field) for field in OperatorSettings.__dataclass_fields__}
+    settings = from_environment(given)
+    assert {field: getattr(settings, field) for field in expected} == expected
+    assert (settings.namespace, settings.pod_name, settings.leader_election) == ("sys", "pod-1", True)
+
+
+def test_the_charts_defaults_are_the_operators(render: Render, key: Path) -> None:
+    settings = from_environment(environment(operator_container(render("defaults")), key))
+    defaults = OperatorSettings(namespace="n", pod_name="p", default_image="i", default_ray_version="1.1.1", token_key=KEY.encode())
+    of_the_release = {
+        "namespace", "pod_name", "default_image", "default_ray_version", "token_key", "release", "operator_labels", "metrics_from",
+    }  # fmt: skip
+    for field in OperatorSettings.__dataclass_fields__.keys() - of_the_release:
+        assert getattr(settings, field) == getattr(defaults, field), field
+
+
+def test_ports_and_probes_are_the_operators(render: Render, key: Path) -> None:
+    objects = render("defaults")
+    container = operator_container(objects)
+    settings = from_environment(environment(container, key))
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"health": settings.health_port, "metrics": settings.metrics_port}
+    assert {port["name"]: port["port"] for port in only(objects, "Service")["spec"]["ports"]} == ports
+    routes = {route.resource.canonical for route in application(Vitals(Watches(), lambda: 0.0, lambda: False)).router.routes()}
+    probes = [container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]]
+    assert {probe["path"] for probe in probes} == {"/livez", "/readyz"} <= routes
+    assert {probe["port"] for probe in probes} == {"health"}
+    assert f":{settings.health_port}/readyz" in only(objects, "Pod")["spec"]["containers"][0]["command"][-1]
+
+
+Rights = set[tuple[str, str, str]]
+
+JOB_RIGHTS: Rights = {
+    *(("rlhf.dev", "rlhfjobs", verb) for verb in ("get", "list", "watch", "delete")),
+    ("rlhf.dev", "rlhfjobs/status", "patch"),
+    ("rlhf.dev", "rlhfjobs/finalizers", "update"),
+    *(("ray.io", "rayclusters", verb) for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    ("", "pods", "list"),
+    ("", "pods", "watch"),
+    ("", "events", "list"),
+    ("events.k8s.io", "events", "create"),
+    ("", "configmaps", "get"),
+    ("", "configmaps", "create"),
+    ("", "persistentvolumeclaims", "get"),
+    ("", "persistentvolumeclaims", "create"),
+    ("", "secrets", "create"),
+    ("networking.k8s.io", "networkpolicies", "get"),
+    ("networking.k8s.io", "networkpolicies", "create"),
+}
+PROXY: Rights = {("", "services/proxy", "get"), ("", "services/proxy", "create")}
+KUEUE: Rights = {("kueue.x-k8s.io", "workloads", "list")}
+SCANNING: Rights = {("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in ("list", "watch")}
+LEASE: Rights = {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
+
+
+def rights(role: Object) -> Rights:
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def granted(objects: list[Object]) -> dict[str, Rights]:
+    """Namespace -> what the operator's account may do there; `*` = everywhere."""
+    roles = {identity(each): rights(each) for each in objects if each["kind"] in ("Role", "ClusterRole")}
+    account = only(objects, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"]
+    found: dict[str, Rights] = {}
+    for binding in (each for each in objects if each["kind"] in ("RoleBinding", "ClusterRoleBinding")):
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "sys"}]
+        namespace = binding["metadata"].get("namespace", "")
+        role = (binding["roleRef"]["kind"], namespace, binding["roleRef"]["name"])
+        found.setdefault(namespace or "*", set()).update(roles[role])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("defaults", {"*": JOB_RIGHTS | SCANNING, "sys": LEASE}),
+        ("release", {"sys": JOB_RIGHTS | LEASE}),
+        ("namespaces", {"team-a": JOB_RIGHTS, "team-b": JOB_RIGHTS, "sys": LEASE}),
+        ("proxy", {"*": JOB_RIGHTS | SCANNING | PROXY | KUEUE, "sys": LEASE}),
+    ],
+)
+def test_rights_of_each_scope(name: str, expected: dict[str, Rights], render: Render) -> None:
+    assert granted(render(name)) == expected
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_no_wildcard_and_no_role_beyond_the_scope(name: str, render: Render) -> None:
+    objects = render(name)
+    for role in (each for each in objects if each["kind"] in ("Role", "ClusterRole")):
+        assert not any("*" in part for right in rights(role) for part in right)
+    if VALUES[name].get("watch", {}).get("scope", "cluster") != "cluster":
+        assert not [each for each in objects if each["kind"].startswith("ClusterRole")]
+
+
+def test_the_lease_is_the_only_one_that_may_be_written(render: Render, key: Path) -> None:
+    (role,) = [each for each in of_kind(render("defaults"), "Role") if each["metadata"]["name"].endswith("-leader")]
+    release = from_environment(environment(operator_container(render("defaults")), key)).release
+    for rule in role["rules"]:
+        assert rule["verbs"] == ["create"] or rule["resourceNames"] == [release]
+
+
+def test_every_right_is_explained_in_the_docs(render: Render) -> None:
+    explained: Rights = set()
+    page = (REPOSITORY / "docs" / "security.md").read_text()
+    for group, resource, verbs in re.findall(r"^\| (\S+) \| ([a-z/]+) \| ([a-z ]+) \|", page, re.MULTILINE):
+        explained |= {("" if group == "core" else group, resource, verb) for verb in verbs.split()}
+    assert explained == JOB_RIGHTS | SCANNING | PROXY | KUEUE | LEASE
+
+
+def test_users_get_jobs_with_the_clusters_own_roles(render: Render) -> None:
+    roles = {each["metadata"]["name"]: each for each in of_kind(render("defaults"), "ClusterRole")}
+    view, edit = roles["sys-rel-rlhf-operator-view"], roles["sys-rel-rlhf-operator-edit"]
+    assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert {verb for _, _, verb in rights(view)} == {"get", "list", "watch"}
+    assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
+    assert {resource for _, resource, _ in rights(edit)} == {"rlhfjobs"}
+    assert len(of_kind(render("proxy"), "ClusterRole")) == 1
+
+
+def test_two_releases_share_nothing(renderer: Helm) -> None:
+    first = renderer.render({"watch": {"scope": "release"}}, release="rlhf-operator", namespace="one")
+    second = renderer.render({"watch": {"scope": "release"}, "crds": {"enabled": False}}, release="rlhf-operator", namespace="two")
+    assert not {identity(each) for each in first} & {identity(each) for each in second}
+    for objects, namespace in ((first, "one"), (second, "two")):
+        spaces = {each["metadata"].get("namespace") for each in objects if each["kind"] != "CustomResourceDefinition"}
+        assert spaces == {namespace}
+
+
+def test_releases_that_share_a_namespace_of_jobs_share_nothing(renderer: Helm) -> None:
+    values = {"watch": {"scope": "namespaces", "namespaces": ["jobs"]}, "crds": {"enabled": False}}
+    first, second = (renderer.render(values, release="rlhf-operator", namespace=each) for each in ("one", "two"))
+    assert not {identity(each) for each in first} & {identity(each) for each in second}
+
+
+def test_crd_is_the_generated_one_and_is_kept(render: Render) -> None:
+    generated = yaml.safe_load((REPOSITORY / "crds" / crd.FILE_NAME).read_text())
+    kept = only(render("defaults"), "CustomResourceDefinition")
+    assert kept["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert kept == generated
+    assert only(render("own"), "CustomResourceDefinition") == generated
+    assert not of_kind(render("release"), "CustomResourceDefinition")
+
+
+def test_disruption_budget_only_where_a_replica_can_go(render: Render) -> None:
+    assert not of_kind(render("defaults"), "PodDisruptionBudget")
+    budget, deployment = only(render("everything"), "PodDisruptionBudget"), only(render("everything"), "Deployment")
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+    assert (budget["spec"]["maxUnavailable"], deployment["spec"]["replicas"]) == (1, 3)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_service_finds_the_operator_and_not_the_test_pod(name: str, render: Render) -> None:
+    objects = render(name)
+    selector = only(objects, "Service")["spec"]["selector"].items()
+    assert selector <= only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    assert not selector <= only(objects, "Pod")["metadata"]["labels"].items()
+
+
+def test_images_by_digest_or_tag(render: Render, renderer: Helm) -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    assert operator_container(render("defaults"))["image"] == f"ghcr.io/rlhf-kube/rlhf-operator:{version}"
+    assert operator_container(render("own"))["image"] == "r.example:5000/op@sha256:" + "a" * 64
+    assert operator_container(renderer.render({"image": {"tag": "x"}}))["image"].endswith("/rlhf-operator:x")
+    for spec in pods(render("own")):
+        assert spec["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_token_key_is_made_or_given(render: Render) -> None:
+    secret = only(render("defaults"), "Secret")
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert not of_kind(render("own"), "Secret")
+    volumes = only(render("own"), "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert volumes[0]["secret"]["secretName"] == "ours"
+
+
+def test_only_the_operators_pod_gets_a_token_of_its_account(render: Render) -> None:
+    objects = render("defaults")
+    assert only(objects, "ServiceAccount")["automountServiceAccountToken"] is False
+    assert only(objects, "Deployment")["spec"]["template"]["spec"]["automountServiceAccountToken"] is True
+    assert only(objects, "Pod")["spec"]["automountServiceAccountToken"] is False
+
+
+def test_monitoring_is_off_by_default_and_names_the_release(render: Render) -> None:
+    optional = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ConfigMap", "NetworkPolicy"}
+    assert not optional & {each["kind"] for each in render("defaults")}
+    objects = render("everything")
+    assert optional <= {each["kind"] for each in objects}
+    for kind in optional - {"NetworkPolicy"}:
+        assert only(objects, kind)["metadata"]["labels"]["l"] == "m"
+    rule = yaml.safe_dump(only(objects, "PrometheusRule"))
+    assert "RELEASE_N" not in rule
+    assert 'job="sys/rel-rlhf-operator-jobs"' in rule
+    assert only(objects, "PodMonitor")["metadata"]["name"] == "rel-rlhf-operator-jobs"
+    assert only(objects, "ConfigMap")["data"]["rlhf-jobs.json"].startswith("{")
+
+
+def test_operators_network_policy(render: Render) -> None:
+    direct = only(render("everything"), "NetworkPolicy")["spec"]["egress"]
+    (heads,) = [rule for rule in direct if "to" in rule]
+    assert [port["port"] for port in heads["ports"]] == [names.DASHBOARD_PORT, names.PROGRESS_PORT]
+    assert heads["to"][0]["podSelector"]["matchExpressions"] == [{"key": names.JOB_LABEL, "operator": "Exists"}]
+    assert {"port": 8443} in direct[1]["ports"]
+    proxied = only(render("proxy"), "NetworkPolicy")["spec"]["egress"]
+    assert not [rule for rule in proxied if "to" in rule]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"replica": 2}, ["additional properties 'replica' not allowed"]),
+        ({"image": {"name": "x"}}, ["/image", "'name' not allowed"]),
+        ({"image": {"digest": "sha256:12"}}, ["/image/digest", "does not match pattern"]),
+        ({"watch": {"scope": "all"}}, ["/watch/scope", "'cluster', 'namespaces', 'release'"]),
+        ({"watch": {"scope": "namespaces"}}, ["/watch/namespaces", "minItems: got 0, want 1"]),
+        ({"watch": {"scope": "release", "namespaces": ["a"]}}, ["/watch/namespaces", "maxItems: got 1, want 0"]),
+        ({"trainer": {"rayVersion": "2.60"}}, ["/trainer/rayVersion", "does not match pattern"]),
+        ({"replicas": "two"}, ["/replicas", "got string, want integer"]),
+        ({"replicas": 0}, ["/replicas", "minimum: got 0, want 1"]),
+        ({"headAccess": "tunnel"}, ["/headAccess", "'direct', 'proxy'"]),
+        ({"metrics": {"serviceMonitor": {"on": True}}}, ["/metrics/serviceMonitor", "'on' not allowed"]),
+    ],
+)
+def test_bad_values_are_refused_by_name(values: dict[str, Any], words: list[str], renderer: Helm) -> None:
+    with pytest.raises(HelmError) as refused:
+        renderer.render(values)
+    assert [word for word in words if word not in str(refused.value)] == []
