@@ -50,9 +50,12 @@ VALUES: dict[str, dict[str, Any]] = {
         "podLabels": {"team": "ml"},
         "jobs": {"metricsNamespace": ""},
         "networkPolicy": {"enabled": True, "apiServerPorts": [8443]},
-        "metrics": dict.fromkeys(
-            ("serviceMonitor", "jobsPodMonitor", "prometheusRule", "dashboard"), {"enabled": True, "labels": {"l": "m"}}
-        ),
+        "metrics": {
+            "serviceMonitor": {"enabled": True, "labels": {"l": "m"}},
+            "jobsPodMonitor": {"enabled": True, "labels": {"l": "m"}},
+            "prometheusRule": {"enabled": True, "labels": {"l": "m"}},
+            "dashboard": {"enabled": True, "labels": {"l": "m"}},
+        },
     },
 }
 
