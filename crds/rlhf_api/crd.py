@@ -109,7 +109,7 @@ def _schema() -> dict[str, Any]:
 
 
 def _immutability(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """One rule a field, so that a refused edit names the field. What stands in a free map no rule can see."""
+    """One rule a field, so that a refused edit names the field. Equality looks into free maps, too (Kubernetes 1.36)."""
     rules = []
     for name, field in spec["properties"].items():
         if name in MUTABLE:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,36 +9,9 @@ import yaml
 
 from rlhf_api.resolve import resolve
 from rlhf_api.spec import RLHFJob
-
-# A GRPO job that every rule accepts; tests change single fields of it.
-BASE: dict[str, Any] = {
-    "apiVersion": "rlhf.dev/v1alpha1",
-    "kind": "RLHFJob",
-    "metadata": {"name": "example"},
-    "spec": {
-        "rl": {
-            "algorithm": "grpo",
-            "rollout": {"promptsPerStep": 16, "maxNewTokens": 64},
-            "reward": {"sources": [{"function": {"file": "reward.py"}}]},
-        },
-        "models": {"actor": {"path": "model"}},
-        "data": {"datasets": [{"path": "train.jsonl"}], "maxLength": 256},
-        "training": {"globalBatchSize": 32, "microBatchSize": 4},
-    },
-}
+from tests.rlhf_api.jobs import changed
 
 RawJob = Callable[..., dict[str, Any]]
-
-
-def _set(node: Any, path: str, value: Any) -> None:
-    first, _, rest = path.partition(".")
-    if rest:
-        below = node.setdefault(first, {}) if isinstance(node, dict) else node[int(first)]
-        _set(below, rest, value)
-    elif isinstance(node, dict):
-        node[first] = value
-    else:
-        node[int(first)] = value
 
 
 @pytest.fixture
@@ -47,10 +19,7 @@ def raw_job() -> RawJob:
     """``raw_job({"rl.kl.coef": 0})`` is BASE with fields below ``spec`` (or ``metadata``) set; list items by number."""
 
     def build(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        raw = copy.deepcopy(BASE)
-        for path, value in (changes or {}).items():
-            _set(raw, path if path.startswith("metadata") else f"spec.{path}", copy.deepcopy(value))
-        return raw
+        return changed(changes or {})
 
     return build
 

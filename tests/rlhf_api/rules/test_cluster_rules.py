@@ -15,10 +15,10 @@ from rlhf_api.quantity import parse
 from rlhf_api.resolve import derive
 from rlhf_api.rules import RULES
 from rlhf_api.spec import RLHFJob
+from tests.rlhf_api.jobs import ON_CLUSTER
 
 Changes = Mapping[str, Any]
 ValidJob = Callable[[Changes], RLHFJob]
-ON_CLUSTER: Changes = {"checkpoint": {"volume": {"create": {"size": "10Gi"}}}, "cluster": {"files": {"configMap": "files"}}}
 TWO_PODS: Changes = {"placement.actor": {"nodes": 2}, "placement.rollout": {"engines": 2}}
 CREATE_RWO: Changes = {"checkpoint.volume": {"create": {"size": "10Gi", "accessModes": ["ReadWriteOnce"]}}}
 
