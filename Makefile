@@ -3,7 +3,7 @@ PYTHON_RUN := .venv/bin/python
 SHAPE := full
 NAME := main
 
-.PHONY: help setup demo test test-slow integration e2e lint bench gpu-check lock tools cluster-up cluster-down cluster-status
+.PHONY: help setup demo test test-slow integration e2e e2e-full lint bench gpu-check lock tools cluster-up cluster-down cluster-status
 
 help:  ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  \1\t/' | expand -t 18
@@ -25,6 +25,9 @@ integration: setup  ## operator and KubeRay against a real control plane; pods a
 
 e2e: setup  ## whole jobs on a cluster of this machine, with real pods
 	$(PYTHON_RUN) -m pytest e2e $(ARGS)
+
+e2e-full: setup  ## the same, and every kind of failure that a job must survive
+	$(PYTHON_RUN) -m pytest e2e --level 1 $(ARGS)
 
 lint: setup  ## ruff, mypy, import rules
 	.venv/bin/ruff check .

@@ -1,0 +1,219 @@
+"""RLHFJobs as a user handles them (kubectl and files), and what a test wants to know about them."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kubernetes.client import ApiException
+from urllib3.exceptions import HTTPError
+
+from e2e.kit.api import Api
+from e2e.kit.clients import Clients
+from e2e.kit.inspection import Folder, read_folder
+from e2e.kit.waiting import eventually, pod_is_ready
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "tiny"
+CHILDREN = {"RayCluster": "", "ConfigMap": "-config", "Secret": "-ray-token", "PersistentVolumeClaim": "-ckpt", "NetworkPolicy": ""}
+ENDED = ("Succeeded", "Failed")
+
+Overrides = Mapping[str, Any]
+
+
+def merged(base: Mapping[str, Any], changes: Overrides) -> dict[str, Any]:
+    """``base`` with ``changes`` put in, map by map; None removes a key."""
+    result = copy.deepcopy(dict(base))
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            result[key] = merged(result[key], value)
+        elif value is None:
+            result.pop(key, None)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+def derived(example: str, spec: Overrides) -> tuple[str, str]:
+    """Name of the job in ``examples/tiny/<example>`` and the file's text with ``spec`` put into that of the job."""
+    documents = list(yaml.safe_load_all((EXAMPLES / example).read_text()))
+    job = next(document for document in documents if document["kind"] == "RLHFJob")
+    job["spec"] = merged(job["spec"], spec)
+    return str(job["metadata"]["name"]), yaml.safe_dump_all(documents, sort_keys=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of ``kubectl get rlhfjobs`` in which every column has a value."""
+
+    name: str
+    phase: str
+    algorithm: str
+    step: int
+    reward: float
+    kl: float
+    attempt: int
+    gpus: int
+
+
+def rows(text: str) -> list[Row]:
+    """The complete lines; those of a job that has made no step yet have empty columns and are left out."""
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 9 and words[3].isdigit() and re.fullmatch(r"-?[\d.]+(e-?\d+)?", words[4]):
+            name, phase, algorithm, step, reward, kl, attempt, gpus, _age = words
+            found.append(Row(name, phase, algorithm, int(step), float(reward), float(kl), int(attempt), int(gpus)))
+    return found
+
+
+@dataclass(frozen=True)
+class Job:
+    api: Api
+    clients: Clients
+    name: str
+    image: str
+
+    def status(self) -> dict[str, Any]:
+        """Empty before the operator has seen the job, and when the job is gone."""
+        return dict((self.api.get("RLHFJob", self.name) or {}).get("status") or {})
+
+    @property
+    def phase(self) -> str:
+        return str(self.status().get("phase", ""))
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        return next((dict(found) for found in self.status().get("conditions", []) if found["type"] == kind), {})
+
+    def wait(self, what: str, probe: Callable[[dict[str, Any]], Any], seconds: float) -> dict[str, Any]:
+        """The first status for which ``probe`` is true. An API server that is away is waited out."""
+
+        def look() -> dict[str, Any] | None:
+            try:
+                status = self.status()
+            except (ApiException, HTTPError):
+                return None
+            return status if probe(status) else None
+
+        return eventually(f"{self.name} {what}", look, seconds=seconds, every=0.5, api=self.api, last=self.brief)
+
+    def reaches(self, *phases: str, seconds: float) -> dict[str, Any]:
+        """The status once it has one of ``phases``; at once an error when the job ended in another way."""
+        status = self.wait(f"to be {' or '.join(phases)}", lambda now: now.get("phase") in (*phases, *ENDED), seconds)
+        assert status["phase"] in phases, f"{self.name} is {status['phase']}, not {' or '.join(phases)}: {json.dumps(status, indent=1)}"
+        return status
+
+    def brief(self) -> str:
+        """The status without what is long."""
+        try:
+            status = self.status()
+        except (ApiException, HTTPError) as error:
+            return f"no answer: {error}"
+        kept = ("phase", "reason", "message", "attempt", "progress", "checkpoint", "run", "failures")
+        return json.dumps({key: status.get(key) for key in kept}, indent=1)
+
+    def pods(self, node_type: str = "") -> list[dict[str, Any]]:
+        """Pods of the job; ``node_type``: head or worker."""
+        labels = f"rlhf.dev/job={self.name}" + (f",ray.io/node-type={node_type}" if node_type else "")
+        return self.api.list("Pod", labels=labels)
+
+    def pod(self, node_type: str) -> dict[str, Any]:
+        """The only one of its kind that is not being deleted."""
+        found = [pod for pod in self.pods(node_type) if not pod["metadata"].get("deletionTimestamp")]
+        assert len(found) == 1, f"{self.name}: {len(found)} {node_type} pods"
+        return found[0]
+
+    def pods_ready(self, count: int = 2) -> bool:
+        found = self.pods()
+        return len(found) == count and all(pod_is_ready(pod) and not pod["metadata"].get("deletionTimestamp") for pod in found)
+
+    def children(self) -> list[str]:
+        return [kind for kind, suffix in CHILDREN.items() if self.api.get(kind, f"{self.name}{suffix}") is not None]
+
+    def token(self) -> str:
+        secret = self.api.get("Secret", f"{self.name}-ray-token") or {}
+        return base64.b64decode(secret["data"]["auth_token"]).decode()
+
+    def progress(self) -> dict[str, Any]:
+        """What the trainer itself says now; empty when none answers. The status follows it by up to 40 seconds."""
+        path = f"/api/v1/namespaces/{self.api.namespace}/services/{self.name}-head-svc:rlhf-progress/proxy/progress"
+        try:
+            code, text = self.api.http("GET", path, headers={"X-Ray-Authorization": f"Bearer {self.token()}"}, seconds=5)
+        except (ApiException, HTTPError, KeyError):
+            return {}
+        return dict(json.loads(text)) if code == 200 else {}
+
+    def trains_past(self, step: int, seconds: float) -> dict[str, Any]:
+        """The trainer's report once it has made more than ``step`` steps and still trains."""
+        return eventually(
+            f"{self.name} to train past step {step}",
+            lambda: report if (report := self.progress()) and report["step"] > step else None,
+            seconds=seconds, every=0.5, api=self.api, last=self.brief,
+        )  # fmt: skip
+
+    def suspend(self, value: bool) -> None:
+        self.clients.kubectl(
+            "patch", "rlhfjob", self.name, "--type", "merge", "-p", json.dumps({"spec": {"suspend": value}}), namespace=self.api.namespace
+        )
+
+    def execute(self, pod: str, script: str, *arguments: str) -> str:
+        """Runs Python in the Ray container of a pod."""
+        command = ("exec", pod, "-c", "ray", "--", "python", "-c", script, *arguments)
+        return self.clients.kubectl(*command, namespace=self.api.namespace)
+
+    def folder(self, *options: str) -> Folder:
+        """What lies on the job's volume, read by a pod that mounts it."""
+        return read_folder(self.api, self.image, f"{self.name}-ckpt", self.name, *options)
+
+
+@dataclass
+class Jobs:
+    """Applies manifests in one namespace and waits at the end until their pods are gone."""
+
+    api: Api
+    clients: Clients
+    image: str
+    scratch: Path
+
+    def apply(self, path: Path) -> str:
+        return self.clients.kubectl("apply", "-f", path, namespace=self.api.namespace)
+
+    def start(self, example: str = "grpo.yaml", spec: Overrides | None = None) -> Job:
+        """``kubectl apply`` of examples/tiny/``example``, the very file where ``spec`` changes nothing."""
+        name, text = derived(example, spec or {})
+        path = EXAMPLES / example
+        if spec:
+            path = self.scratch / example
+            path.write_text(text)
+        self.apply(path)
+        return Job(self.api, self.clients, name, self.image)
+
+    @contextmanager
+    def watched(self) -> Iterator[Path]:
+        """The output of ``kubectl get rlhfjobs -w`` over the length of a `with` block."""
+        path = self.scratch / "watch.txt"
+        with path.open("wb") as output:
+            process = self.clients.follow("get", "rlhfjobs", "-w", namespace=self.api.namespace, output=output)
+            try:
+                yield path
+            finally:
+                process.terminate()
+                process.wait(10)
+
+    def close(self, seconds: float) -> None:
+        """No pod of this namespace may take processor time from the next test."""
+        for job in self.api.list("RLHFJob"):
+            self.api.delete("RLHFJob", job["metadata"]["name"])
+        deadline = time.monotonic() + seconds
+        while self.api.list("Pod") and time.monotonic() < deadline:
+            time.sleep(0.5)
+        for pod in self.api.list("Pod"):
+            self.api.delete("Pod", pod["metadata"]["name"], grace_seconds=0)
