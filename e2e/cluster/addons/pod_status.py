@@ -203,7 +203,11 @@ class _Change:
         }
         if before.get("lastState"):
             base["lastState"] = before["lastState"]
-        return base | more
+        status = base | more
+        if running or "terminated" in state:
+            # Another one after each start, as a runtime has it: a head is told from its successor by it.
+            status["containerID"] = f"marked://{self.pod['metadata']['uid']}/{container['name']}/{status['restartCount']}"
+        return status
 
     def _running(self, container: Object) -> Object:
         before = self._before(container["name"]).get("state") or {}
