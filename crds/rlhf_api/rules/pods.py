@@ -232,7 +232,7 @@ def pod_settings_are_small(spec: JobSpec) -> Iterator[Finding]:
         "workers.affinity": cluster.workers.affinity,
         "podOverlay": cluster.pod_overlay,
     }
-    sizes = {name: len(json.dumps(value).encode()) for name, value in parts.items()}
+    sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in parts.items()}
     if sum(sizes.values()) > SETTINGS_MAX_BYTES:
         largest = max(sizes, key=lambda name: sizes[name])
         detail = f"{sum(sizes.values())} bytes, {sizes[largest]} of them here"

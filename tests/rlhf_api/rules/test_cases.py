@@ -16,6 +16,9 @@ ValidJob = Callable[[Changes], RLHFJob]
 RawJob = Callable[[Changes], dict[str, Any]]
 
 
+TOKEN = "hf_" + "a1B2" * 9
+
+
 def _faults(raw: dict[str, Any]) -> list[Violation]:
     return manifest.validate(raw)[1]
 
@@ -32,6 +35,34 @@ def test_rc13_secret_in_the_spec_is_refused_and_never_printed(raw_job: RawJob, v
 def test_rc13_secret_inside_another_fault_is_masked(raw_job: RawJob) -> None:
     (fault,) = _faults(raw_job({"checkpoint.everySteps": "https://user:hunter2@host"}))
     assert "hunter2" not in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cluster.env[0].value", {"cluster.env": [{"name": "A", "value": TOKEN}]}),
+        ("cluster.annotations.a", {"cluster.annotations": {"a": TOKEN}}),
+        ("cluster.labels.a", {"cluster.labels": {"a": TOKEN}}),
+        ("cluster.network.env.NCCL_NET", {"cluster.network": {"env": {"NCCL_NET": TOKEN}}}),
+        ("cluster.podOverlay", {"cluster.podOverlay": {"spec": {"containers": [{"env": [{"name": "A", "value": TOKEN}]}]}}}),
+    ],
+)
+def test_rc13_secret_in_the_pods_settings_is_refused_and_secret_env_named(raw_job: RawJob, field: str, value: Changes) -> None:
+    (fault,) = _faults(raw_job(value))
+    assert fault.field == f"spec.{field}"
+    assert TOKEN not in str(fault)
+    assert "cluster.secretEnv" in (fault.nearest or "")
+
+
+def test_rc13_secret_reference_is_accepted(raw_job: RawJob) -> None:
+    assert _faults(raw_job({"cluster.secretEnv": [{"name": "HF_TOKEN", "secretKeyRef": {"name": "hf", "key": "token"}}]})) == []
+
+
+@pytest.mark.parametrize("size", [100_000, 1_000_000])
+def test_rc65_settings_that_would_swell_every_pod_are_refused_with_advice(raw_job: RawJob, size: int) -> None:
+    (fault,) = _faults(raw_job({"cluster.podOverlay": {"metadata": {"annotations": {"note": "ü" * (size // 2)}}}}))
+    assert (fault.field, fault.nearest) == ("spec.cluster.podOverlay", "a ConfigMap as cluster.files, or a volume")
+    assert len(str(fault)) < 1000
 
 
 @pytest.mark.parametrize("length", [20, 40])
