@@ -48,9 +48,9 @@ def set_up_logs(settings: OperatorSettings) -> None:
     plain = PlainLines("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if settings.log_format == "json" else plain)
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
-    # kopf reports each call of each handler; what it warns of matters.
+    # kopf reports each call of each handler, with all its settings; what it warns of matters.
     for library in ("kopf", "aiohttp", "asyncio"):
-        logging.getLogger(library).setLevel(logging.DEBUG if settings.log_level == "debug" else logging.WARNING)
+        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 def leave(lost: LeaseLostError) -> None:

@@ -20,8 +20,8 @@ from rlhf_operator import build
 from rlhf_operator.clients.connection import Connection
 from rlhf_operator.clients.heads import Heads
 from rlhf_operator.clients.kube import PODS, RAYCLUSTERS, RLHFJOBS, TOTAL_SECONDS, KubeClient, KubeError
-from rlhf_operator.decide import decide
 from rlhf_operator.decide.actions import EventNote
+from rlhf_operator.decide.policies import decide
 from rlhf_operator.decide.settings import DecideSettings
 from rlhf_operator.runtime.act import Actor
 from rlhf_operator.runtime.election import Election, LeaseLostError, Times

@@ -35,7 +35,8 @@ def settings(namespaces: tuple[str, ...]) -> kopf.OperatorSettings:
     found.posting.enabled = False
     found.networking.request_timeout = 30.0
     found.networking.connect_timeout = 10.0
-    found.watching.server_timeout = 300.0
+    # A whole number: kopf writes it into the query as it stands, and the API server refuses "300.0".
+    found.watching.server_timeout = 300
     found.watching.client_timeout = 330.0
     found.watching.connect_timeout = 10.0
     # Every pod of the cluster would be streamed to us otherwise.

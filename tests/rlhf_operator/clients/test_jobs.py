@@ -30,7 +30,7 @@ from rlhf_operator.decide.observation import SubmissionView
 
 # As Ray 2.60 prints it: dashboard/modules/job/job_manager.py through job_agent.py and job_head.py.
 IN_USE_AT_HEAD = (
-    "Traceback (most recent call last):\n  File \"job_head.py\", line 405, in submit_job\nRuntimeError: Request failed with status code 400: "
+    'Traceback (most recent call last):\n  File "job_head.py", line 405, in submit_job\nRuntimeError: Request failed with status code 400: '
     "Traceback …\nValueError: Job with submission_id job-a1 already exists. Please use a different submission_id.\n."
 )
 RUNNING = {
@@ -138,7 +138,9 @@ json_values = st.recursive(
 fields = st.sampled_from(
     ["status", "message", "error_type", "driver_exit_code", "metadata", "logs", "submission_id", "jobUid", "attempt", "step", "metrics"]
 )
-likely = st.dictionaries(fields, json_values | st.sampled_from(["RUNNING", "FAILED"]), max_size=8).map(lambda value: json.dumps(value).encode())
+likely = st.dictionaries(fields, json_values | st.sampled_from(["RUNNING", "FAILED"]), max_size=8).map(
+    lambda value: json.dumps(value).encode()
+)
 bodies = st.binary(max_size=400) | json_values.map(lambda value: json.dumps(value).encode()) | likely
 answers = st.builds(Answer, status=st.sampled_from([0, 200, 200, 200, 400, 404, 500, 503]), body=bodies, fault=st.text(max_size=20))
 
@@ -163,7 +165,7 @@ def test_deeply_nested_bodies_do_not_raise(depth):
     assert parse_log_tail(answer) == ""
 
 
-@given(st.text(alphabet=st.sampled_from("ab\\\n\"é漢\U0001f600\x00"), max_size=200), st.integers(0, 400))
+@given(st.text(alphabet=st.sampled_from('ab\\\n"é漢\U0001f600\x00'), max_size=200), st.integers(0, 400))
 def test_the_end_of_a_cut_log_is_whole_lines_of_it(text, cut):
     whole = json.dumps({"logs": text}).encode()
     assert parse_log_tail(Answer(200, whole)) == text

@@ -18,7 +18,15 @@ from rlhf_operator.clients.kube import CONFIG_MAPS, PODS, RAYCLUSTERS, RLHFJOBS,
 
 
 def refusal(status: int, reason: str, message: str = "no", **details: object) -> web.Response:
-    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": status, "details": details}
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": status,
+        "details": details,
+    }
     return web.json_response(body, status=status)
 
 
@@ -161,7 +169,12 @@ def test_nothing_is_sent_once_writing_is_forbidden(serve):
 
     async def use(kube: KubeClient) -> None:
         body = {"metadata": {"namespace": "ns", "name": "a"}}
-        for write in (kube.create(PODS, body), kube.merge_patch(PODS, "ns", "a", {}), kube.replace(PODS, body), kube.delete(PODS, "ns", "a")):
+        for write in (
+            kube.create(PODS, body),
+            kube.merge_patch(PODS, "ns", "a", {}),
+            kube.replace(PODS, body),
+            kube.delete(PODS, "ns", "a"),
+        ):
             with pytest.raises(PermissionError):
                 await write
         await kube.get(PODS, "ns", "a")
@@ -183,7 +196,10 @@ def test_a_write_takes_no_longer_than_the_lease_lasts(serve):
     with_client(serve, handler, use, guard=lambda: 0.2)
 
 
-@given(st.integers(300, 599), st.binary(max_size=300) | st.dictionaries(st.text(), st.integers() | st.none()).map(lambda x: json.dumps(x).encode()))
+@given(
+    st.integers(300, 599),
+    st.binary(max_size=300) | st.dictionaries(st.text(), st.integers() | st.none()).map(lambda x: json.dumps(x).encode()),
+)
 def test_no_refusal_can_crash_the_client(status, body):
     assert kube_error(status, body, "GET /x", {"Retry-After": "soon"}).status == status
 

@@ -1,0 +1,255 @@
+"""From ``kubectl apply`` to Succeeded on a real API server with the real KubeRay; only what runs in pods is played."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from e2e.kit.api import Api
+from e2e.kit.objects import config_map
+from e2e.kit.waiting import eventually, steady
+from tests.integration.operator.conftest import OperatorProcess, job
+from tests.integration.operator.standin import StandIn
+
+
+@pytest.fixture(autouse=True)
+def reward(api: Api) -> None:
+    api.create(config_map("reward", {"reward.py": "def reward(sample): return 1.0"}))
+
+
+@pytest.fixture(autouse=True)
+def volumes(admin: Api, namespace: str) -> Iterator[None]:
+    """Nothing provisions volumes here: one lies ready for each checkpoint claim."""
+    names = []
+    for job_name in ("tiny", *(f"gone-{number}" for number in range(4))):
+        names.append(f"{namespace}-{job_name}")
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+            "storageClassName": "",
+            "hostPath": {"path": "/tmp"},
+            "claimRef": {"namespace": namespace, "name": f"{job_name}-ckpt"},
+        }
+        admin.create({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": names[-1]}, "spec": spec})
+    yield
+    for name in names:
+        admin.delete("PersistentVolume", name)
+
+
+def status(api: Api, name: str = "tiny") -> dict[str, Any]:
+    found = api.get("RLHFJob", name)
+    return (found or {}).get("status") or {}
+
+
+def phase(api: Api, name: str = "tiny") -> str:
+    return str(status(api, name).get("phase", ""))
+
+
+def reaches(api: Api, wanted: str, name: str = "tiny", seconds: float = 60) -> dict[str, Any]:
+    eventually(f"{name} to be {wanted}", lambda: phase(api, name) == wanted, seconds=seconds, every=0.1)
+    return status(api, name)
+
+
+def children(api: Api, name: str = "tiny") -> list[str]:
+    kinds = {"RayCluster": "", "ConfigMap": "-config", "Secret": "-ray-token", "PersistentVolumeClaim": "-ckpt", "NetworkPolicy": ""}
+    return [kind for kind, suffix in kinds.items() if api.get(kind, f"{name}{suffix}") is not None]
+
+
+def test_a_job_runs_to_its_end(api: Api, namespace: str, operator: OperatorProcess, standin: StandIn):
+    head = standin.head(namespace, "tiny")
+    head.total_steps, head.step_seconds = 4, 0.5
+    began = time.monotonic()
+    api.create(job())
+    steps: list[int] = []
+
+    def watch() -> bool:
+        now = status(api)
+        step = (now.get("progress") or {}).get("step")
+        if step is not None and (not steps or steps[-1] != step):
+            steps.append(step)
+        return now.get("phase") == "Succeeded"
+
+    eventually("Succeeded", watch, seconds=90, every=0.1)
+    print(f"apply to Succeeded {time.monotonic() - began:.1f} s, steps seen {steps}")
+    final = status(api)
+    assert head.posts == ["tiny-a1"]
+    assert steps == sorted(steps)
+    assert final["attempt"] == 1
+    assert final["progress"]["step"] == 4
+    assert final["checkpoint"]["step"] == 4
+    truth = {each["type"]: each["status"] for each in final["conditions"]}
+    assert truth["Complete"] == "True"
+    assert truth["Validated"] == "True"
+    eventually("the RayCluster to be removed", lambda: api.get("RayCluster", "tiny") is None, seconds=20)
+    assert children(api) == ["ConfigMap", "Secret", "PersistentVolumeClaim", "NetworkPolicy"]
+    reasons = [each["reason"] for each in api.list("Event") if each.get("involvedObject", {}).get("kind") == "RLHFJob"]
+    assert "Succeeded" in reasons
+    assert len(reasons) == len(set(reasons)), "one Event a transition"
+    text = operator.scrape()
+    assert 'rlhf_operator_jobs{phase="Succeeded"} 1.0' in text
+    assert operator.metric("rlhf_operator_reconcile_errors_total") == 0
+    api.delete("RLHFJob", "tiny")
+    eventually("children to be collected", lambda: children(api) == ["PersistentVolumeClaim"], seconds=20)
+    eventually("gauges of the job to be gone", lambda: 'job="tiny"' not in operator.scrape(), seconds=10)
+
+
+def test_rc37_no_post_before_the_head_answers(api: Api, namespace: str, operator: OperatorProcess, standin: StandIn):
+    head = standin.head(namespace, "tiny")
+    head.status_code = 503
+    api.create(job())
+    reaches(api, "Starting")
+    steady("waiting for the head", lambda: phase(api) == "Starting", seconds=4)
+    now = status(api)
+    assert head.posts == []
+    assert now.get("failures", []) == []
+    assert any("503" in each["message"] for each in now["conditions"]), now
+    head.status_code, head.agent = 0, False
+    eventually("a POST without an agent", lambda: head.refused_posts >= 2, seconds=30)
+    assert status(api).get("failures", []) == []
+    head.agent = True
+    reaches(api, "Succeeded")
+    assert head.posts == ["tiny-a1"]
+
+
+def test_rc20_a_gap_of_the_dashboard_is_no_failure(api: Api, namespace: str, operator: OperatorProcess, standin: StandIn):
+    head = standin.head(namespace, "tiny")
+    head.hold = True
+    api.create(job())
+    reaches(api, "Running")
+    head.down = True
+    steady("Running without a dashboard", lambda: phase(api) == "Running", seconds=5)
+    head.down, head.delay_seconds = False, 6.0
+    steady("Running with a dashboard that hangs", lambda: phase(api) == "Running", seconds=8)
+    head.end("tiny-a1", "SUCCEEDED", 0)
+    head.delay_seconds = 0.0
+    final = reaches(api, "Succeeded")
+    assert (final["attempt"], head.posts, final.get("failures", [])) == (1, ["tiny-a1"], [])
+
+
+@pytest.mark.parametrize("moment", ["before the POST", "after the POST"])
+def test_rc43_a_killed_operator_submits_once(
+    moment: str, api: Api, namespace: str, operators: Callable[..., OperatorProcess], standin: StandIn
+):
+    head = standin.head(namespace, "tiny")
+    head.hold, head.agent = True, moment == "after the POST"
+    first = operators(RLHF_LEADER_ELECTION="false").start().wait()
+    api.create(job())
+    if head.agent:
+        eventually("the POST", lambda: bool(head.posts), seconds=60, every=0.01)
+    else:
+        eventually("a refused POST", lambda: head.refused_posts > 0, seconds=60, every=0.01)
+    first.stop(signal.SIGKILL)
+    head.agent = True
+    operators(RLHF_LEADER_ELECTION="false").start().wait()
+    reaches(api, "Running")
+    time.sleep(3)
+    assert head.posts == ["tiny-a1"]
+    assert status(api)["attempt"] == 1
+
+
+def test_rc32_a_refused_child_is_told_and_started_when_the_cause_is_gone(
+    api: Api, admin: Api, namespace: str, operator: OperatorProcess, standin: StandIn
+):
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"count/rayclusters.ray.io": "0"}}}
+    api.create(quota)
+    eventually("the quota to count", lambda: "used" in (api.get("ResourceQuota", "none") or {}).get("status", {}), seconds=20)
+    api.create(job())
+
+    def told() -> bool:
+        return any("exceeded quota" in each.get("message", "") for each in status(api).get("conditions", []))
+
+    eventually("the API server's words in a condition", told, seconds=20)
+    assert phase(api) not in ("", "Succeeded")
+    if phase(api) != "Failed":
+        api.delete("ResourceQuota", "none")
+        reaches(api, "Succeeded", seconds=90)
+
+
+def test_rc34_a_delete_at_any_moment_leaves_nothing(api: Api, namespace: str, operator: OperatorProcess, standin: StandIn):
+    for number, pause in enumerate((0.01, 0.3, 1.0, 3.0)):
+        name = f"gone-{number}"
+        standin.head(namespace, name).hold = True
+        api.create(job(name, checkpoint={"volume": {"create": {"size": "1Gi", "accessModes": ["ReadWriteOnce"], "retain": False}}}))
+        time.sleep(pause)
+        began = time.monotonic()
+        api.delete("RLHFJob", name)
+        eventually(f"{name} to be gone", lambda name=name: api.get("RLHFJob", name) is None, seconds=10, every=0.05)
+        eventually(f"the children of {name} to be gone", lambda name=name: not children(api, name), seconds=30, every=0.1)
+        print(f"deleted {pause} s after creation: all gone in {time.monotonic() - began:.1f} s")
+
+
+def test_a_deleted_jobs_driver_is_asked_to_stop(api: Api, namespace: str, operator: OperatorProcess, standin: StandIn):
+    head = standin.head(namespace, "tiny")
+    head.hold = True
+    api.create(job())
+    reaches(api, "Running")
+    api.delete("RLHFJob", "tiny")
+    eventually("the stop call", lambda: head.stops == ["tiny-a1"], seconds=10)
+
+
+def test_rc62_of_two_operators_one_acts_and_the_other_takes_over(
+    api: Api, namespace: str, operators: Callable[..., OperatorProcess], standin: StandIn
+):
+    first = operators().start().wait()
+    second = operators().start()
+    eventually("the standby to be ready", lambda: second.probe("/readyz") == 200, seconds=20)
+    head = standin.head(namespace, "tiny")
+    head.hold = True
+    api.create(job())
+    reaches(api, "Running")
+    assert not second.acting()
+    first.allowed.append("lease lost")
+    assert first.process is not None
+    first.process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    eventually("the standby to act", second.acting, seconds=25, every=0.1)
+    print(f"standby acts {time.monotonic() - began:.1f} s after the leader stopped")
+    first.process.send_signal(signal.SIGCONT)
+    assert first.process.wait(10) == 1, "a woken leader leaves"
+    head.hold, head.total_steps = False, 0
+    reaches(api, "Succeeded")
+    assert head.posts == ["tiny-a1"]
+
+
+def test_a_stopped_operator_hands_over_at_once(api: Api, namespace: str, operators: Callable[..., OperatorProcess]):
+    first = operators().start().wait()
+    second = operators().start()
+    time.sleep(3)
+    began = time.monotonic()
+    assert first.stop() == 0
+    eventually("the standby to act", second.acting, seconds=10, every=0.1)
+    print(f"handed over in {time.monotonic() - began:.1f} s")
+
+
+def test_a_lost_head_is_a_new_attempt(api: Api, namespace: str, operator: OperatorProcess, standin: StandIn):
+    head = standin.head(namespace, "tiny")
+    head.hold = True
+    api.create(job())
+    reaches(api, "Running")
+    pod = next(each for each in api.list("Pod") if each["metadata"]["labels"].get("ray.io/node-type") == "head")
+    head.lose_state()
+    began = time.monotonic()
+    api.delete("Pod", pod["metadata"]["name"], grace_seconds=0)
+    eventually("the second attempt", lambda: head.posts == ["tiny-a1", "tiny-a2"], seconds=120)
+    print(f"second attempt {time.monotonic() - began:.1f} s after the head was deleted")
+    eventually("Running", lambda: phase(api) == "Running", seconds=30)
+    now = status(api)
+    assert now["attempt"] == 2
+    assert [each["class"] for each in now["failures"]] in (["Infra"], ["Preempted"])
+
+
+def test_health_and_metrics(operator: OperatorProcess):
+    assert operator.probe("/livez") == 200
+    assert operator.probe("/readyz") == 200
+    text = operator.scrape()
+    for name in ("reconcile_seconds_bucket", "queue_depth", "watch_age_seconds", "event_loop_lag_seconds", "status_writes"):
+        assert f"rlhf_operator_{name}" in text
+    memory = operator.metric("process_resident_memory_bytes")
+    print(f"resident memory of an idle operator: {memory / 2**20:.0f} MiB")
+    assert memory < 200 * 2**20
+
+
