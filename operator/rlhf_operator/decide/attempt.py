@@ -13,7 +13,7 @@ from rlhf_operator.decide.children import restore
 from rlhf_operator.decide.classify import Lost, without_pods
 from rlhf_operator.decide.observation import SubmissionView
 from rlhf_operator.decide.outcome import clues_of, judge, replace_cluster
-from rlhf_operator.decide.texts import clean, duration, last_lines, moment_of, one_line, stamp
+from rlhf_operator.decide.texts import clean, doubled, duration, last_lines, moment_of, one_line, stamp
 from rlhf_operator.decide.waiting import why_not_ready
 
 MAX_SUBMIT_DELAY_SECONDS = 30.0
@@ -83,6 +83,10 @@ def _head_change(case: Case, run: RunStatus) -> str | None:
         code = f", exit code {container.terminated_exit_code}" if container.terminated_exit_code is not None else ""
         why = f" ({container.terminated_reason or 'ended'}{code})" if container.terminated_reason or code else ""
         return f"container {container.name} of head pod {pod.name} {'was restarted' if replaced else 'has ended'}{why}"
+    silent = _unreachable_seconds(case)
+    if not pod.ready and case.fresh_head is not None and silent > case.settings.head_loss_seconds:
+        where = f" on node {pod.node}" if pod.node else ""
+        return f"head pod {pod.name}{where} is not ready and has not answered for {duration(silent)}"
     return None
 
 
@@ -169,7 +173,7 @@ def _confirm(case: Case, run: RunStatus, view: SubmissionView | None) -> bool:
         _refuse(case, run, f"no answer in {duration(case.settings.submit_seconds)}{failed}", refused=False)
         return False
     if result is not None:
-        due = not _recent(case, result.at.timestamp(), min(2.0**result.failures, MAX_SUBMIT_DELAY_SECONDS))
+        due = not _recent(case, result.at.timestamp(), doubled(1.0, result.failures, MAX_SUBMIT_DELAY_SECONDS))
     else:
         # Nothing is remembered of the POST (another operator process made it, or it never happened): the head is asked first.
         due = view is not None and not view.found
@@ -265,7 +269,7 @@ def _stop_message(case: Case, run: RunStatus) -> str:
     report = head.progress
     if report is None or report.attempt != case.status.attempt:
         return f"no step for {seconds}; the trainer reports nothing"
-    beat = duration(min(report.heartbeat_age_seconds, 1e9))
+    beat = duration(report.heartbeat_age_seconds)
     return f"no step for {seconds}: stage {last_lines(clean(report.stage), 1)} after step {report.step}, last heartbeat {beat} ago"
 
 
@@ -273,7 +277,7 @@ def _cluster_condition(case: Case) -> None:
     cluster = case.cluster
     if cluster is None or not case.pods_read:
         return
-    trouble = why_not_ready(case.seen, cluster, case.settings, case.now)
+    trouble = why_not_ready(case.seen, cluster, case.settings, case.now, case.grace_seconds)
     if trouble is None:
         case.condition("ClusterReady", "True", Reason.CLUSTER_READY, "all pods are ready")
     else:

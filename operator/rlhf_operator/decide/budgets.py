@@ -12,7 +12,7 @@ from rlhf_api.spec.lifecycle import LifecycleSpec
 from rlhf_api.status import MAX_CHARGES, Charge, Counters, Evidence, Failure
 from rlhf_operator.decide.classify import DISRUPTIONS, Judgement
 from rlhf_operator.decide.settings import DecideSettings
-from rlhf_operator.decide.texts import moment_of, stamp
+from rlhf_operator.decide.texts import doubled, moment_of, stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,7 @@ class Limit:
 
 def delay_seconds(counters: Counters, settings: DecideSettings) -> float:
     """10 s, doubled with each attempt in a row that made no step, at most 5 min."""
-    doublings = min(max(counters.without_step - 1, 0), 30)
-    return min(settings.retry_min_seconds * 2.0**doublings, settings.retry_max_seconds)
+    return doubled(settings.retry_min_seconds, counters.without_step - 1, settings.retry_max_seconds)
 
 
 def counted(counters: Counters, judgement: Judgement, made_step: bool) -> Counters:

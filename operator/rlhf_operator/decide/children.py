@@ -17,7 +17,7 @@ from rlhf_operator.decide.case import Case
 from rlhf_operator.decide.deadlines import wait_for
 from rlhf_operator.decide.observation import ActResult
 from rlhf_operator.decide.outcome import add_failure, fail
-from rlhf_operator.decide.texts import few, one_line
+from rlhf_operator.decide.texts import doubled, few, one_line
 from rlhf_operator.decide.waiting import QUOTA, Trouble
 
 MAX_RETRY_SECONDS = 60.0
@@ -102,7 +102,7 @@ def children_exist(case: Case) -> bool:
     result = next((each for each in map(case.result, kinds) if each is not None and not each.ok), None)
     if result is not None and _refuses(case, result):
         return True
-    delay = min(2.0**result.failures, MAX_RETRY_SECONDS) if result is not None else 0.0
+    delay = doubled(1.0, result.failures, MAX_RETRY_SECONDS) if result is not None else 0.0
     if result is not None and (case.now - result.at).total_seconds() < delay:
         case.wake_in(delay - (case.now - result.at).total_seconds())
     else:

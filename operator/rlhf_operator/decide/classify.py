@@ -178,7 +178,7 @@ def _lost(what: Lost) -> Callable[[Clues], str | None]:
     def why(clues: Clues) -> str | None:
         if clues.lost != what:
             return None
-        cause = next((describe(found) for found in clues.evidence if found.head), "")
+        cause = next((describe(found) for found in clues.evidence if found.head and found.reason != POD_DELETED), "")
         return f"{clues.lost_message}; {cause}" if cause and cause not in clues.lost_message else clues.lost_message
 
     return why

@@ -25,10 +25,11 @@ def record(case: Case) -> None:
     if report.attempt != case.status.attempt or report.job_uid != case.seen.job.uid:
         return
     at = min(head.progress_at or head.at, case.now)
-    if run.last_step is None or report.step > run.last_step:
+    step = min(report.step, LARGEST)
+    if run.last_step is None or step > run.last_step:
         # The number that an attempt starts with is none of its own.
         grown = run.last_step is not None
-        case.set_run(last_step=report.step, **({"last_step_at": stamp(at)} if grown else {}))
+        case.set_run(last_step=step, **({"last_step_at": stamp(at)} if grown else {}))
     case.set(progress=status_of(report, at), checkpoint=checkpoint_of(report, case.status.checkpoint))
     if report.step > 0 and case.status.first_step_at is None:
         case.set(first_step_at=stamp(at))
@@ -54,7 +55,7 @@ def checkpoint_of(report: Progress, stored: CheckpointStatus | None) -> Checkpoi
     if new is None or len(new.path) > PATH_MAX:
         return stored
     best = stored.best if stored is not None else None
-    return CheckpointStatus(step=new.step, path=clean(new.path), committed_at=cut(new.committed_at, 64), best=best)
+    return CheckpointStatus(step=min(new.step, LARGEST), path=clean(new.path), committed_at=cut(new.committed_at, 64), best=best)
 
 
 def finished(progress: ProgressStatus | None) -> ProgressStatus | None:

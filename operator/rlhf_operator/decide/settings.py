@@ -31,6 +31,9 @@ class DecideSettings:
     evidence_seconds: float = 10.0
     """A trainer notices a lost pod before the kubelet says why: so long an exit waits for an explanation."""
 
+    head_loss_seconds: float = 60.0
+    """A head whose pod is not ready and that does not answer for so long is lost, whatever its node still says."""
+
     worker_loss_seconds: float = 60.0
     """The trainer notices a dead actor and exits with 75; after this it is stopped."""
 

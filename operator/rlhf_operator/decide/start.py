@@ -26,7 +26,7 @@ def pods_are_ready(case: Case) -> bool:
     if not case.pods_read:
         case.wake_in(case.settings.recheck_seconds)
         return True
-    trouble = why_not_ready(case.seen, cluster, case.settings, case.now)
+    trouble = why_not_ready(case.seen, cluster, case.settings, case.now, case.grace_seconds)
     if trouble is None and case.status.run is not None:
         trouble = rejoining(case.seen, case.settings, case.now)
     if trouble is None:

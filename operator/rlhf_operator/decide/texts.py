@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 SHORT_MAX = 253
 EVIDENCE_MAX = 512
 FAILURE_MAX = 2048
 EVENT_MAX = 1024
+YEARS = range(2000, 2200)
+LONGEST_SECONDS = 1e10
 
 
 def stamp(moment: datetime) -> str:
@@ -28,7 +31,14 @@ def moment_of(text: str | None) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         return None
+    if moment.year not in YEARS:
+        return None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def doubled(first: float, times: int, most: float) -> float:
+    """``first`` doubled ``times`` times, at most ``most``."""
+    return min(first * 2.0 ** min(max(times, 0), 30), most)
 
 
 def clean(text: str) -> str:
@@ -62,7 +72,9 @@ def one_line(text: str) -> str:
 
 def duration(seconds: float) -> str:
     """8s, 6m12s, 2h11m, 3d04h."""
-    whole = max(round(seconds), 0)
+    if not math.isfinite(seconds):
+        return "an unknown time"
+    whole = max(round(min(seconds, LONGEST_SECONDS)), 0)
     if whole < 60:
         return f"{whole}s"
     if whole < 3600:

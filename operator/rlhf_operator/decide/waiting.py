@@ -26,14 +26,20 @@ class Trouble:
     message: str
 
 
-def why_not_ready(seen: Observation, cluster: RayClusterView, settings: DecideSettings, now: datetime) -> Trouble | None:
-    """None when all pods are ready as far as KubeRay and the pods themselves say. The first that applies is told."""
+def why_not_ready(
+    seen: Observation, cluster: RayClusterView, settings: DecideSettings, now: datetime, grace_seconds: float
+) -> Trouble | None:
+    """None when all pods are ready as far as KubeRay and the pods themselves say. The first that applies is told.
+
+    ``grace_seconds``: what a pod that is being deleted may take.
+    """
     existing = pods.living(seen.pods)
     for trouble in (
         _refused_pods(cluster),
         *map(_container_trouble, existing),
         _unschedulable(existing, seen),
         *map(_volume, existing),
+        *(_lingering(pod, now, grace_seconds) for pod in seen.pods),
         _refused_cluster(cluster, existing),
         _claim(seen, existing),
         *(_init_wait(pod, settings, now) for pod in existing),
@@ -103,6 +109,17 @@ def _unschedulable(existing: list[PodView], seen: Observation) -> Trouble | None
 
 def _volume(pod: PodView) -> Trouble | None:
     return Trouble(Reason.VOLUME_MOUNT, f"pod {pod.name}: {one_line(pod.warning)}") if pod.warning.startswith(VOLUME_EVENTS) else None
+
+
+def _lingering(pod: PodView, now: datetime, grace_seconds: float) -> Trouble | None:
+    """KubeRay 1.6 counts pods of a node that vanished and makes no replacement, until somebody removes them."""
+    if pod.gone or pod.deleting_since is None or (now - pod.deleting_since).total_seconds() <= grace_seconds:
+        return None
+    message = (
+        f"pod {pod.name} is being deleted for {duration((now - pod.deleting_since).total_seconds())}, its node {pod.node or 'is unknown'} "
+        "does not answer: restart or delete the node, or kubectl delete pod --force once it is certainly off"
+    )
+    return Trouble(Reason.NODE_LOST, message)
 
 
 def _refused_cluster(cluster: RayClusterView, existing: list[PodView]) -> Trouble | None:

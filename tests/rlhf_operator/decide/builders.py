@@ -140,7 +140,7 @@ def conditions(**states: tuple[str, str]) -> list[Condition]:
 
 def new_status() -> RLHFJobStatus:
     """What the first visit leaves."""
-    unknown = {kind: ("Unknown", "Accepted") for kind in TYPES}
+    unknown = dict.fromkeys(TYPES, ("Unknown", "Accepted"))
     return RLHFJobStatus(conditions=conditions(**unknown), phase="Pending", observed_generation=1)
 
 
@@ -208,7 +208,9 @@ def progress(step: int = 7, attempt: int = 1, **changes: Any) -> Progress:
 
 
 def head_view(view: SubmissionView | None = None, **changes: Any) -> HeadView:
-    base = HeadView(at=later(-1), reachable=True, gcs_healthy=True, version="2.60.0", submission=view, progress=progress(), progress_at=later(-1))
+    base = HeadView(
+        at=later(-1), reachable=True, gcs_healthy=True, version="2.60.0", submission=view, progress=progress(), progress_at=later(-1)
+    )
     return replace(base, **changes)
 
 
@@ -217,7 +219,9 @@ def silent(seconds: float) -> HeadView:
     return HeadView(at=later(-1), reachable=False, unreachable_since=later(-seconds), error="connection timed out", progress=progress())
 
 
-def observe(status: RLHFJobStatus | None = None, spec: RLHFJob | None = None, job: Mapping[str, Any] | None = None, **changes: Any) -> Observation:
+def observe(
+    status: RLHFJobStatus | None = None, spec: RLHFJob | None = None, job: Mapping[str, Any] | None = None, **changes: Any
+) -> Observation:
     """A job that trains; ``changes`` replace parts of what is seen."""
     view = JobView(
         namespace="research",

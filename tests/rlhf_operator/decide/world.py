@@ -1,8 +1,8 @@
 """A small model of Kubernetes, KubeRay, Ray's Jobs API and the operator's runtime around ``decide``.
 
-It keeps what matters for safety: heads that forget their jobs, pods that linger while they are deleted, status writes that get lost, an operator
-that forgets what it saw. Time moves in seconds; ``decide`` is called as the runtime calls it: when something that it sees has changed, when
-it asked to be, and every five minutes.
+It keeps what matters for safety: heads that forget their jobs, pods that linger while they are deleted, status writes that get
+lost, an operator that forgets what it saw. Time moves in seconds; ``decide`` is called as the runtime calls it: when something that
+it sees has changed, when it asked to be, and every five minutes.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class World:
     num_workers: int = 2
     queue: str | None = None
     spec: RLHFJob = field(init=False)
-    settings: DecideSettings = DecideSettings()
+    settings: DecideSettings = field(default_factory=DecideSettings)
     now: datetime = NOW
     status: RLHFJobStatus = field(default_factory=RLHFJobStatus)
     generation: int = 1
@@ -129,6 +129,9 @@ class World:
     watch: Watch | None = None
     results: dict[str, ActResult] = field(default_factory=dict)
     reachable: bool = True
+    partitioned: bool = False
+    """The node of the head cannot be reached: its pod is not ready and nobody answers, but the trainer goes on."""
+    cut_after_post: bool = False
     admitted: bool = True
     schedulable: bool = True
     lose_writes: int = 0
@@ -314,6 +317,10 @@ class World:
         """The pod behind the head service: also one that is not ready."""
         return next((pod for pod in self.pods if pod.head and pod.started is not None and self._container_up(pod)), None)
 
+    @property
+    def _cut_off(self) -> bool:
+        return self.partitioned or not self.reachable
+
     def _container_up(self, pod: Pod) -> bool:
         return pod.ready_at is not None and pod.ready_at <= self.now
 
@@ -322,7 +329,7 @@ class World:
             self.view = None
             return
         pod = self._head()
-        if pod is None or not self.reachable:
+        if pod is None or self._cut_off:
             since = self.view.unreachable_since if self.view is not None and not self.view.reachable else self.now
             kept = self.view or HeadView(at=self.now, reachable=False)
             self.view = replace(kept, at=self.now, reachable=False, unreachable_since=since, error="refused", gcs_healthy=False)
@@ -356,7 +363,7 @@ class World:
     def observe(self) -> Observation:
         cluster = self.cluster
         heads = [pod for pod in self.pods if pod.head]
-        head_ready = any(self._container_up(pod) and pod.deleting_since is None for pod in heads)
+        head_ready = not self.partitioned and any(self._container_up(pod) and pod.deleting_since is None for pod in heads)
         ready = sum(self._container_up(pod) for pod in self.pods if not pod.head)
         view = None
         if cluster is not None:
@@ -409,7 +416,7 @@ class World:
             group="headgroup" if pod.head else "workers",
             head=pod.head,
             phase="Running" if pod.started is not None else "Pending",
-            ready=self._container_up(pod) and pod.deleting_since is None,
+            ready=self._container_up(pod) and pod.deleting_since is None and not (pod.head and self.partitioned),
             created_at=pod.created,
             node=pod.node,
             deleting_since=pod.deleting_since,
@@ -512,7 +519,7 @@ class World:
         assert self.status.run is not None, "the status is stored before the POST"
         assert self.status.run.submission_id == submission_id, "the status is stored before the POST"
         pod = self._head()
-        if pod is None or not self.reachable:
+        if pod is None or self._cut_off:
             return False
         jobs = self.jobs.setdefault(pod.container_id, {})
         if submission_id not in jobs:
@@ -525,11 +532,14 @@ class World:
             self.crash_after_post = False
             self.restart_operator()
             return False
+        if self.cut_after_post:
+            self.cut_after_post = self.reachable = False
+            return False
         return True
 
     def _stop(self, submission_id: str) -> bool:
         pod = self._head()
-        if pod is None or not self.reachable:
+        if pod is None or self._cut_off:
             return False
         job = self.jobs.get(pod.container_id, {}).get(submission_id)
         if job is not None and job.status == "PENDING":
