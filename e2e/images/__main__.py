@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.sandbox import SandboxError
-from e2e.images.build import builder
-from e2e.images.ensure import build, ensure, recipes_of
+from e2e.images.buildah import builder
+from e2e.images.provide import build, ensure, recipes_of
 from e2e.images.recipes import IMAGES
 from e2e.images.registry import push_command
 from e2e.tools.cachefolder import ToolsError

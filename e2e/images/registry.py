@@ -7,7 +7,7 @@ from pathlib import Path
 
 from e2e.cluster.network import REGISTRY
 from e2e.cluster.sandbox import Sandbox
-from e2e.images.build import Builder
+from e2e.images.buildah import Builder
 from e2e.images.recipes import Recipe
 from e2e.tools.cachefolder import Report
 from e2e.tools.process import output_of

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.images.build import disk_refusal, outdated
-from e2e.images.ensure import recipes_of
+from e2e.images.buildah import disk_refusal, outdated
+from e2e.images.provide import recipes_of
 from e2e.images.recipes import BASE, TRAINER, TRAINER_STACK
 from e2e.tools.cachefolder import ToolsError
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from e2e.cluster.cluster import Cluster
-from e2e.images.build import builder
+from e2e.images.buildah import builder
 from e2e.images.recipes import IMAGES, Recipe
 from e2e.images.registry import Registry
 from e2e.tools.cachefolder import Report, ToolsError, report_to_stderr
