@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Iterable
 
 from e2e.cluster.cluster import Cluster
@@ -45,7 +46,7 @@ def ensure(names: Iterable[str], cluster: Cluster, report: Report = report_to_st
     with builder(list(recipes.values()), report) as images:
         images.build([recipe for recipe in recipes.values() if not registry.has(recipe.name, recipe.tag(images.repository))])
         references = {name: registry.push(images, recipe, cluster.sandbox, report) for name, recipe in recipes.items()}
-        removed = [tag for recipe in recipes.values() for tag in registry.remove_old(recipe.name)]
+        removed = [tag for recipe in recipes.values() for tag in registry.remove_old(recipe.name, time.time())]
         if removed:
             registry.collect(cluster.folder / "node" / "registry.json")
     return references

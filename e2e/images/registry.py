@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from pathlib import Path
 
@@ -13,8 +15,8 @@ from e2e.tools.cachefolder import Report
 from e2e.tools.process import output_of
 
 PUSH_LIMIT_SECONDS = 1200.0
-# A cluster that still runs may pull the tag before the newest.
-KEPT_TAGS = 2
+# Another cluster, or this one's pods before an edit, may still pull a tag that is not the newest.
+KEPT_SECONDS = 24 * 3600
 
 
 class Registry:
@@ -29,27 +31,32 @@ class Registry:
 
     def has(self, repository: str, tag: str) -> bool:
         """Whether an image was pushed whole: its tag is written last."""
-        return (self._tags(repository) / tag / "current" / "link").is_file()
+        return self._link(repository, tag).is_file()
+
+    def _link(self, repository: str, tag: str) -> Path:
+        """The file that says which image a tag is; its time is that of the last use."""
+        return self._tags(repository) / tag / "current" / "link"
 
     def push(self, images: Builder, recipe: Recipe, sandbox: Sandbox, report: Report) -> str:
         """The image's name for pods; moves only layers that the registry lacks."""
         tag = recipe.tag(images.repository)
         reference = f"{self.address}/{recipe.name}:{tag}"
-        if not self.has(recipe.name, tag):
+        if self.has(recipe.name, tag):
+            os.utime(self._link(recipe.name, tag))
+        else:
             started = time.monotonic()
             sandbox.run(push_command(images, recipe, reference), timeout_seconds=PUSH_LIMIT_SECONDS, env=images.environment)
             report(f"Pushed {recipe.name}:{tag} in {time.monotonic() - started:.0f} s.")
         return reference
 
-    def remove_old(self, repository: str) -> list[str]:
-        """Forgets all but the newest tags and returns those; their layers stay until `collect`."""
+    def remove_old(self, repository: str, now: float) -> list[str]:
+        """Forgets tags that nobody asked for in a day and returns them; their layers stay until `collect`. `now`: seconds since the epoch."""
         folder = self._tags(repository)
-        tags = sorted(folder.iterdir(), key=lambda tag: (tag / "current" / "link").stat().st_mtime) if folder.is_dir() else []
-        for tag in tags[:-KEPT_TAGS]:
-            for path in sorted(tag.rglob("*"), reverse=True):
-                path.rmdir() if path.is_dir() else path.unlink()
-            tag.rmdir()
-        return [tag.name for tag in tags[:-KEPT_TAGS]]
+        tags = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        old = [tag for tag in tags if self.has(repository, tag) and self._link(repository, tag).stat().st_mtime < now - KEPT_SECONDS]
+        for tag in old:
+            shutil.rmtree(folder / tag)
+        return old
 
     def collect(self, config: Path) -> None:
         """Deletes the layers that no tag uses. `config`: the configuration of a registry on this storage."""
