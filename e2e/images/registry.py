@@ -50,7 +50,7 @@ class Registry:
         return reference
 
     def remove_old(self, repository: str, now: float) -> list[str]:
-        """Forgets tags that nobody asked for in a day and returns them; their layers stay until `collect`. `now`: seconds since the epoch."""
+        """Forgets tags that nobody asked for in a day and returns them; their layers stay until `collect`. `now`: since the epoch."""
         folder = self._tags(repository)
         tags = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         old = [tag for tag in tags if self.has(repository, tag) and self._link(repository, tag).stat().st_mtime < now - KEPT_SECONDS]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from e2e.images.registry import KEPT_SECONDS, Registry
 
-
 NOW = 10**9
 
 
