@@ -98,15 +98,15 @@ class Vitals:
     """Job -> when its running reconcile began."""
 
     def __post_init__(self) -> None:
-        self._ticked = self.clock()
+        self.woke_at = self.clock()
 
     async def tick(self) -> None:
         """Measures how late the event loop wakes; runs for ever."""
         while True:
             before = self.clock()
             await asyncio.sleep(LAG_PERIOD_SECONDS)
-            self._ticked = self.clock()
-            self.lag = max(self._ticked - before - LAG_PERIOD_SECONDS, 0.0)
+            self.woke_at = self.clock()
+            self.lag = max(self.woke_at - before - LAG_PERIOD_SECONDS, 0.0)
 
     def began(self, key: str) -> None:
         self.reconciling[key] = self.clock()
@@ -128,7 +128,7 @@ class Vitals:
         stuck = self._stuck()
         if stuck > RECONCILE_SECONDS:
             faults.append(f"work has not moved for {stuck:.0f} s (limit {RECONCILE_SECONDS:g} s)")
-        silence = max(self.clock() - self._ticked - LAG_PERIOD_SECONDS, self.lag)
+        silence = max(self.clock() - self.woke_at - LAG_PERIOD_SECONDS, self.lag)
         if silence > LAG_SECONDS:
             faults.append(f"the event loop woke {silence:.0f} s late (limit {LAG_SECONDS:g} s)")
         return faults

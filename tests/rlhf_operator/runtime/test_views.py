@@ -88,8 +88,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3)
     | st.dictionaries(
         st.sampled_from(
-            "metadata spec status labels conditions type state lastState running terminated waiting containerStatuses head exitCode name "
-            "initContainerStatuses ownerReferences creationTimestamp deletionTimestamp resourceVersion suspend accessModes".split()
+            ["metadata", "spec", "status", "labels", "conditions", "type", "state", "lastState", "running", "terminated", "waiting", "containerStatuses", "head", "exitCode", "name", "initContainerStatuses", "ownerReferences", "creationTimestamp", "deletionTimestamp", "resourceVersion", "suspend", "accessModes"]
         ),
         inner,
         max_size=5,
