@@ -53,7 +53,7 @@ def parse(body: Mapping[str, Any]) -> tuple[RLHFJob | None, tuple[str, ...]]:
     job, violations = manifest.validate(slim)
     if job is not None:
         job = derive(job)
-        violations = rules.check_world(job, gpus=1)
+        violations = rules.check_cluster(job)
     return (None, tuple(map(str, violations))) if violations or job is None else (job, ())
 
 

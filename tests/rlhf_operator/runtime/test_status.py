@@ -17,7 +17,8 @@ AT = "2026-01-01T00:00:00Z"
 trees = st.dictionaries(
     st.sampled_from("abc"),
     st.recursive(
-        st.integers(0, 2) | st.lists(st.integers(0, 1), max_size=2), lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+        st.integers(0, 2) | st.lists(st.integers(0, 1), max_size=2),
+        lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
     ),
     max_size=3,
 )

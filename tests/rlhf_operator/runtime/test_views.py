@@ -85,13 +85,38 @@ def test_a_claim_of_ours_and_one_of_somebody_else():
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            ["metadata", "spec", "status", "labels", "conditions", "type", "state", "lastState", "running", "terminated", "waiting", "containerStatuses", "head", "exitCode", "name", "initContainerStatuses", "ownerReferences", "creationTimestamp", "deletionTimestamp", "resourceVersion", "suspend", "accessModes"]
-        ),
-        inner,
-        max_size=5,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "metadata",
+                    "spec",
+                    "status",
+                    "labels",
+                    "conditions",
+                    "type",
+                    "state",
+                    "lastState",
+                    "running",
+                    "terminated",
+                    "waiting",
+                    "containerStatuses",
+                    "head",
+                    "exitCode",
+                    "name",
+                    "initContainerStatuses",
+                    "ownerReferences",
+                    "creationTimestamp",
+                    "deletionTimestamp",
+                    "resourceVersion",
+                    "suspend",
+                    "accessModes",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
     ),
     max_leaves=30,
 )
