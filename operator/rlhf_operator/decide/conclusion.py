@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rlhf_api.reasons import FACTS, Reason
 from rlhf_api.status import Condition, RLHFJobStatus
 from rlhf_operator import names
@@ -60,11 +58,9 @@ def _watch(case: Case) -> Watch | None:
     return Watch(run.submission_id if run is not None else None, case.status.attempt or 0, service)
 
 
-def _weight(status: RLHFJobStatus) -> dict[str, Any]:
+def _weight(status: RLHFJobStatus) -> RLHFJobStatus:
     """What must be stored at once: all but numbers that move all the time and the wording of messages."""
-    weight = status.model_dump(exclude={"progress", "checkpoint", "message", "gpus"})
-    for condition in weight["conditions"]:
-        del condition["message"]
-    if weight["run"] is not None:
-        weight["run"] |= {"last_step": None, "last_step_at": None}
-    return weight
+    conditions = [condition.model_copy(update={"message": ""}) for condition in status.conditions]
+    run = status.run.model_copy(update={"last_step": None, "last_step_at": None}) if status.run is not None else None
+    quiet = {"progress": None, "checkpoint": None, "message": None, "gpus": None}
+    return status.model_copy(update={**quiet, "conditions": conditions, "run": run})

@@ -174,14 +174,14 @@ class AnythingHappens(RuleBasedStateMachine):
 
 TestAnythingHappens: Any = AnythingHappens.TestCase
 TestAnythingHappens.settings = settings(
-    max_examples=120, stateful_step_count=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=80, stateful_step_count=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=True
 )
 
 
 @pytest.mark.parametrize("queue", [None, "research"])
 @pytest.mark.parametrize("trouble", ["", "head lost", "suspended", "unreachable"])
 def test_delete_at_every_moment_leaves_nothing(queue: str | None, trouble: str) -> None:
-    for moment in range(0, 200, 10):
+    for moment in range(0, 160, 10):
         world = World(queue=queue)
         if moment:
             world.advance(moment)

@@ -436,7 +436,6 @@ class World:
     def reconcile(self, seen: Observation) -> None:
         self.last_seen = seen
         decision = decide(seen, self.now, self.settings)
-        assert decision == decide(seen, self.now, self.settings), "not deterministic"
         wait = min(decision.requeue_after_seconds if decision.requeue_after_seconds is not None else RESYNC_SECONDS, RESYNC_SECONDS)
         self.due = self.now + timedelta(seconds=wait)
         self.gone = []
