@@ -47,7 +47,8 @@ def own_cluster(shape: str) -> Iterator[Cluster | None]:
     elif name := os.environ.get("E2E_CLUSTER"):
         yield Cluster.attach(name)
     else:
-        cluster = Cluster.up(f"tests-{shape}-{os.getpid()}", shape)
+        # Tied: a killed test run takes its cluster along.
+        cluster = Cluster.up(f"tests-{shape}-{os.getpid()}", shape, tied=True)
         try:
             yield cluster
         finally:
