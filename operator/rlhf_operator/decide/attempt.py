@@ -13,10 +13,8 @@ from rlhf_operator.decide.children import restore
 from rlhf_operator.decide.classify import Lost, without_pods
 from rlhf_operator.decide.observation import SubmissionView
 from rlhf_operator.decide.outcome import clues_of, judge, replace_cluster
-from rlhf_operator.decide.texts import clean, doubled, duration, last_lines, moment_of, one_line, stamp
+from rlhf_operator.decide.texts import clean, duration, last_lines, moment_of, one_line, stamp
 from rlhf_operator.decide.waiting import why_not_ready
-
-MAX_SUBMIT_DELAY_SECONDS = 30.0
 
 
 def attempt_ended(case: Case) -> bool:
@@ -83,10 +81,9 @@ def _head_change(case: Case, run: RunStatus) -> str | None:
         code = f", exit code {container.terminated_exit_code}" if container.terminated_exit_code is not None else ""
         why = f" ({container.terminated_reason or 'ended'}{code})" if container.terminated_reason or code else ""
         return f"container {container.name} of head pod {pod.name} {'was restarted' if replaced else 'has ended'}{why}"
-    silent = _unreachable_seconds(case)
-    if not pod.ready and case.fresh_head is not None and silent > case.settings.head_loss_seconds:
+    if not pod.ready and _silent_for(case, case.settings.head_loss_seconds):
         where = f" on node {pod.node}" if pod.node else ""
-        return f"head pod {pod.name}{where} is not ready and has not answered for {duration(silent)}"
+        return f"head pod {pod.name}{where} is not ready and has not answered for {duration(case.settings.head_loss_seconds)}"
     return None
 
 
@@ -122,13 +119,13 @@ def request_stop(case: Case, run: RunStatus, reason: StopReason) -> None:
 
 
 def stop_again(case: Case, run: RunStatus) -> None:
-    """A second signal would end the trainer without a checkpoint, but Ray 2.60 passes only the first on: the call may be repeated."""
+    """Until the trainer has stopped: nothing tells for certain that an earlier call arrived, and Ray 2.60 passes only the first on."""
     result = case.result("StopSubmission")
     asked = moment_of(run.stop_requested_at)
     delivered = result is not None and result.ok and (asked is None or result.at >= asked)
     if not delivered and not any(isinstance(action, StopSubmission) for action in case.after):
         case.after.append(StopSubmission(run.submission_id))
-    case.wake_in(case.settings.recheck_seconds)
+    case.wake_in(case.settings.stop_again_seconds)
 
 
 def attempt_runs(case: Case) -> bool:
@@ -172,21 +169,13 @@ def _confirm(case: Case, run: RunStatus, view: SubmissionView | None) -> bool:
     if case.passed(run.submitted_at, case.settings.submit_seconds):
         _refuse(case, run, f"no answer in {duration(case.settings.submit_seconds)}{failed}", refused=False)
         return False
-    if result is not None:
-        due = not _recent(case, result.at.timestamp(), doubled(1.0, result.failures, MAX_SUBMIT_DELAY_SECONDS))
-    else:
-        # Nothing is remembered of the POST (another operator process made it, or it never happened): the head is asked first.
-        due = view is not None and not view.found
-    if due:
+    # Where nothing is remembered of the POST (it succeeded, another process made it, or it never happened) the head is asked first.
+    if result is not None or (view is not None and not view.found):
         case.after.append(Submit(case.status.attempt or 1, run.submission_id))
     tries = f", {result.failures} failures{failed}" if result is not None and not result.ok else ""
     case.condition("Running", "False", Reason.SUBMITTED, f"attempt {case.status.attempt} is handed to Ray{tries}")
     case.wake_in(case.settings.recheck_seconds)
     return False
-
-
-def _recent(case: Case, since: float, seconds: float) -> bool:
-    return case.now.timestamp() - since < seconds
 
 
 def _refuse(case: Case, run: RunStatus, error: str, refused: bool) -> None:
@@ -223,18 +212,19 @@ def _say_how_it_runs(case: Case, view: SubmissionView | None) -> None:
         case.condition("Running", "False", Reason.SUBMITTED, f"attempt {case.status.attempt}: Ray starts the trainer")
     elif head is None or head.reachable:
         case.condition("Running", "True", Reason.TRAINING, f"attempt {case.status.attempt} is training")
-    elif _unreachable_seconds(case) > case.settings.fresh_seconds:
+    elif _silent_for(case, case.settings.silence_shown_seconds):
         since = stamp(head.unreachable_since or head.at)
         error = one_line(clean(head.error)) or "no answer"
         message = f"the head at {case.head_address} has not answered since {since}: {error}; training may well go on"
         case.condition("Running", "Unknown", Reason.HEAD_UNREACHABLE, message)
 
 
-def _unreachable_seconds(case: Case) -> float:
-    head = case.seen.head
+def _silent_for(case: Case, seconds: float) -> bool:
+    """Whether the head has not answered for ``seconds``; if it is silent for less, look again then."""
+    head = case.fresh_head
     if head is None or head.reachable:
-        return 0.0
-    return (case.now - (head.unreachable_since or head.at)).total_seconds()
+        return False
+    return case.passed(stamp(head.unreachable_since or head.at), seconds)
 
 
 def _stalled(case: Case) -> None:
@@ -246,7 +236,7 @@ def _stalled(case: Case) -> None:
     since = run.last_step_at or run.running_since or run.submitted_at
     if not case.passed(since, deadline):
         return
-    if head is None or (not head.reachable and _unreachable_seconds(case) < deadline):
+    if head is None or (not head.reachable and not _silent_for(case, deadline)):
         case.wake_in(case.settings.fresh_seconds)
         return
     request_stop(case, run, "Stalled")

@@ -17,10 +17,9 @@ from rlhf_operator.decide.case import Case
 from rlhf_operator.decide.deadlines import wait_for
 from rlhf_operator.decide.observation import ActResult
 from rlhf_operator.decide.outcome import add_failure, fail
-from rlhf_operator.decide.texts import doubled, few, one_line
+from rlhf_operator.decide.texts import few, one_line
 from rlhf_operator.decide.waiting import QUOTA, Trouble
 
-MAX_RETRY_SECONDS = 60.0
 KINDS = {
     "EnsureConfig": "ConfigMap",
     "EnsureToken": "Secret",
@@ -48,8 +47,12 @@ def needs_are_met(case: Case) -> bool:
 
 
 def _missing(case: Case) -> Trouble | None:
-    missing = case.seen.missing
-    if not missing or "missing" in case.seen.unread:
+    missing = case.seen.missing if "missing" not in case.seen.unread else ()
+    own = case.terms.existing_claim if case.terms is not None else None
+    if own is not None and case.seen.claim is None and "claim" not in case.seen.unread:
+        missing = (*missing, f"PersistentVolumeClaim {own}")
+    missing = tuple(dict.fromkeys(missing))
+    if not missing:
         return None
     claims = all(name.startswith("PersistentVolumeClaim") for name in missing)
     message = f"not found in namespace {case.seen.job.namespace}: {few(list(missing), 8)}"
@@ -92,7 +95,10 @@ def cluster_is_replaced(case: Case) -> bool:
 
 
 def children_exist(case: Case) -> bool:
-    """ConfigMap, Secret, claim, NetworkPolicy, then the RayCluster; a refusal that will not change ends the job."""
+    """ConfigMap, Secret, claim, NetworkPolicy, then the RayCluster; a refusal that will not change ends the job.
+
+    What failed is asked for again each time: the runtime keeps its answer for so long, and spaces the calls.
+    """
     wanted = _absent(case)
     if case.cluster is None:
         wanted.append(EnsureCluster(tuple(case.status.avoid_nodes)))
@@ -102,14 +108,13 @@ def children_exist(case: Case) -> bool:
     result = next((each for each in map(case.result, kinds) if each is not None and not each.ok), None)
     if result is not None and _refuses(case, result):
         return True
-    delay = doubled(1.0, result.failures, MAX_RETRY_SECONDS) if result is not None else 0.0
-    if result is not None and (case.now - result.at).total_seconds() < delay:
-        case.wake_in(delay - (case.now - result.at).total_seconds())
-    else:
-        case.after.extend(wanted)
-        case.wake_in(max(delay, case.settings.recheck_seconds))
-    trouble = _answer(case, result) if result is not None else Trouble(Reason.PROVISIONING, f"{KINDS[kinds[0]]} is being created")
-    return wait_for(case, trouble)
+    case.after.extend(wanted)
+    if result is None and case.cluster is not None:
+        return False
+    case.wake_in(case.settings.recheck_seconds)
+    return wait_for(
+        case, _answer(case, result) if result is not None else Trouble(Reason.PROVISIONING, f"{KINDS[kinds[0]]} is being created")
+    )
 
 
 def restore(case: Case) -> None:

@@ -34,6 +34,9 @@ class DecideSettings:
     head_loss_seconds: float = 60.0
     """A head whose pod is not ready and that does not answer for so long is lost, whatever its node still says."""
 
+    silence_shown_seconds: float = 60.0
+    """Before a head that does not answer is called unreachable: a poll or two may fail."""
+
     worker_loss_seconds: float = 60.0
     """The trainer notices a dead actor and exits with 75; after this it is stopped."""
 
@@ -45,6 +48,9 @@ class DecideSettings:
 
     silence_seconds: float = 60.0
     """Before a RayCluster without any status is called trouble."""
+
+    stop_again_seconds: float = 15.0
+    """Between two stop calls for the same trainer."""
 
     fresh_seconds: float = 60.0
     """What the pollers saw longer ago says nothing about now."""

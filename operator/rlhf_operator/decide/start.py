@@ -36,11 +36,18 @@ def pods_are_ready(case: Case) -> bool:
 
 
 def head_answers(case: Case) -> bool:
-    """No POST before the head is healthy: waiting for it uses no retries and has the provisioning deadline."""
+    """No POST before the head is healthy: waiting for it uses no retries and has the provisioning deadline.
+
+    An answer from before the wait is one of a former head, unless the attempt ended on this one. A submission that the Jobs API shows says
+    more than a version.
+    """
     head, since = case.fresh_head, moment_of(case.status.provisioning_since)
-    if head is not None and since is not None and head.at <= since:
+    run = case.status.run
+    same = run is not None and run.fenced and run.head == pods.identity(pods.head_pod(case.seen.pods))
+    if head is not None and since is not None and head.at <= since and not same:
         head = None
-    if head is not None and head.reachable and head.gcs_healthy and head.version:
+    known = head is not None and head.submission is not None and head.submission.found
+    if head is not None and head.reachable and head.gcs_healthy and (head.version or known):
         case.condition("ClusterReady", "True", Reason.CLUSTER_READY, "all pods are ready and Ray answers")
         return False
     if head is None:

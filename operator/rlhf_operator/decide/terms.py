@@ -16,6 +16,8 @@ class Terms:
     """Kueue's LocalQueue, empty without one."""
     isolate: bool
     creates_claim: bool
+    existing_claim: str | None
+    """Claim of the checkpoint volume that somebody else made."""
     grace_seconds: float
     """For a checkpoint, when the trainer is asked to stop or its pod is deleted."""
     lifecycle: LifecycleSpec
@@ -30,6 +32,7 @@ def terms_of(job: RLHFJob) -> Terms:
         queue=spec.cluster.queue_name or "",
         isolate=spec.cluster.network.isolate,
         creates_claim=volume is not None and volume.create is not None,
+        existing_claim=volume.existing_claim if volume is not None else None,
         grace_seconds=float(spec.cluster.termination_grace_period_seconds),
         lifecycle=spec.lifecycle,
     )

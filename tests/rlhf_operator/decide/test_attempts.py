@@ -96,13 +96,17 @@ def test_rc43_an_id_that_another_job_uses_is_not_taken_for_ours() -> None:
     assert "used by another job" in (decision.status.message or "")
 
 
-def test_a_failed_post_is_repeated_with_the_same_id_and_more_patience() -> None:
+def test_a_failed_post_is_repeated_with_the_same_id() -> None:
     status = running_status(run=UNCONFIRMED)
-    early = decided(observe(status, head=head_view(), results=(submit_result(False, failures=4, message="No available agent"),)))
-    assert actions(early) == []
-    due = decided(observe(status, head=head_view(), results=(submit_result(False, failures=2, message="No available agent"),)))
-    assert actions(due) == [Submit(1, A1)]
-    assert "No available agent" in condition(due, "Running").message
+    again = decided(observe(status, head=head_view(), results=(submit_result(False, failures=2, message="No available agent"),)))
+    assert actions(again) == [Submit(1, A1)]
+    assert "2 failures: No available agent" in condition(again, "Running").message
+
+
+def test_the_next_attempt_does_not_wait_for_a_version_that_the_poller_never_asked() -> None:
+    """After a restart of the operator, a head that shows the old submission is asked for nothing else."""
+    view = head_view(submission("FAILED", exit_code=75), version="")
+    assert actions(decided(observe(ended_status(), head=view))) == [Submit(2, A2)]
 
 
 def test_five_minutes_without_an_agent_cost_one_infrastructure_restart() -> None:

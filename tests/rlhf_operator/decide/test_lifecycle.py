@@ -43,6 +43,7 @@ from tests.rlhf_operator.decide.builders import (
     running_status,
     submission,
 )
+from tests.rlhf_operator.decide.test_waiting import WAITS
 
 A1 = f"{NAME}-a1"
 
@@ -103,10 +104,20 @@ def test_rc32_a_temporary_refusal_is_told_with_its_count_and_tried_again() -> No
     assert decision.status.reason == "ApiError"
     assert "HTTP 500: etcdserver: request timed out; failed 3 times" in (decision.status.message or "")
     assert names(decision) == ["EnsureCluster"]
-    early = replace(call, at=later(-1))
-    waits = decided(nothing_yet(config=True, token=True, network_policy=True, results=(early,)))
-    assert actions(waits) == []
-    assert waits.requeue_after_seconds == pytest.approx(7, abs=1)
+
+
+def test_a_secret_that_is_made_again_does_not_hide_why_the_pods_are_not_ready() -> None:
+    """After a restart the operator does not know whether it exists, and may not read it."""
+    decision = decided(observe(WAITS, token=False, pods=(head(ready=False, unschedulable="0/3 nodes are available"),), head=None))
+    assert actions(decision) == [EnsureToken()]
+    assert decision.status.reason == "Unschedulable"
+
+
+def test_rc35_a_checkpoint_claim_that_does_not_exist_is_named() -> None:
+    decision = decided(nothing_yet(claim=None))
+    assert decision.status.reason == "VolumeMissing"
+    assert "PersistentVolumeClaim ckpt" in (decision.status.message or "")
+    assert actions(decision) == []
 
 
 def test_rc32_a_quota_on_objects_can_go_away() -> None:

@@ -128,6 +128,8 @@ class World:
     view: HeadView | None = None
     watch: Watch | None = None
     results: dict[str, ActResult] = field(default_factory=dict)
+    """Failed actions only, for as long as they are asked for."""
+    next_try: dict[Action, datetime] = field(default_factory=dict)
     reachable: bool = True
     partitioned: bool = False
     """The node of the head cannot be reached: its pod is not ready and nobody answers, but the trainer goes on."""
@@ -187,7 +189,7 @@ class World:
         self.admitted = True
 
     def restart_operator(self) -> None:
-        self.view, self.watch, self.results, self.gone = None, None, {}, []
+        self.view, self.watch, self.results, self.next_try, self.gone = None, None, {}, {}, []
         self.last_seen, self.due = None, self.now
 
     # Time.
@@ -334,13 +336,15 @@ class World:
             kept = self.view or HeadView(at=self.now, reachable=False)
             self.view = replace(kept, at=self.now, reachable=False, unreachable_since=since, error="refused", gcs_healthy=False)
             return
-        view = HeadView(at=self.now, reachable=True, gcs_healthy=True, version="2.60.0")
         wanted = self.watch.submission_id
+        job = self.jobs.get(pod.container_id, {}).get(wanted or "")
+        # The version is asked for only where there is no submission to look at.
+        version = (self.view.version if self.view is not None else "") if job is not None else "2.60.0"
+        view = HeadView(at=self.now, reachable=True, gcs_healthy=True, version=version)
         if wanted is not None:
-            job = self.jobs.get(pod.container_id, {}).get(wanted)
             view = replace(view, submission=self._submission(wanted, job))
-            if job is not None and job.status == "RUNNING":
-                view = replace(view, progress=self._progress(job), progress_at=self.now)
+        if job is not None and job.status == "RUNNING":
+            view = replace(view, progress=self._progress(job), progress_at=self.now)
         self.view = view
 
     def _submission(self, wanted: str, job: Job | None) -> SubmissionView:
@@ -440,6 +444,10 @@ class World:
         self.due = self.now + timedelta(seconds=wait)
         self.gone = []
         self.watch = decision.watch
+        asked = {*decision.before_status, *decision.after_status}
+        kinds = {type(action).__name__ for action in asked}
+        self.results = {kind: result for kind, result in self.results.items() if kind in kinds}
+        self.next_try = {action: at for action, at in self.next_try.items() if action in asked}
         if not self._act(decision.before_status):
             return
         if not self._store(decision):
@@ -468,17 +476,24 @@ class World:
             if creates:
                 assert not self.deleting, "nothing is created for a job that is being deleted"
                 assert self.status.conditions, "the first child comes after the status"
+            if self.now < self.next_try.get(action, self.now):
+                self.due = min(self.due, self.next_try[action])
+                return False
             if creates and self.api_errors:
                 self.api_errors -= 1
-                old = self.results.get(kind)
-                failures = (old.failures if old is not None else 0) + 1
-                self.results[kind] = ActResult(kind, False, self.now, 500, "internal error", False, failures)
-                return False
-            ok = self._do(action)
+                ok = False
+            else:
+                ok = self._do(action)
+            if ok:
+                self.results.pop(kind, None)
+                self.next_try.pop(action, None)
+                continue
             old = self.results.get(kind)
-            self.results[kind] = ActResult(kind, ok, self.now, failures=0 if ok else (old.failures if old is not None else 0) + 1)
-            if not ok:
-                return False
+            failures = (old.failures if old is not None else 0) + 1
+            self.results[kind] = ActResult(kind, False, self.now, 500, "no answer", False, failures)
+            self.next_try[action] = self.now + timedelta(seconds=min(2.0**failures, 60.0))
+            self.due = self.now
+            return False
         return True
 
     def _do(self, action: Action) -> bool:
