@@ -152,12 +152,16 @@ class Job:
         return dict(json.loads(text)) if code == 200 else {}
 
     def trains_past(self, step: int, seconds: float) -> dict[str, Any]:
-        """The trainer's report once it has made more than ``step`` steps and still trains."""
-        return eventually(
-            f"{self.name} to train past step {step}",
-            lambda: report if (report := self.progress()) and report["step"] > step else None,
-            seconds=seconds, every=0.5, api=self.api, last=self.brief,
-        )  # fmt: skip
+        """The trainer's report once it has made more than ``step`` steps; at once an error when the job ended before."""
+
+        def look() -> dict[str, Any] | None:
+            report = self.progress()
+            if report.get("step", 0) > step:
+                return report
+            assert self.phase not in ENDED, f"{self.name} ended before step {step + 1}: {self.brief()}"
+            return None
+
+        return eventually(f"{self.name} to train past step {step}", look, seconds=seconds, every=0.5, api=self.api, last=self.brief)
 
     def suspend(self, value: bool) -> None:
         self.clients.kubectl(

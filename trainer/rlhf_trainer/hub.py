@@ -36,8 +36,11 @@ NEAREST_MODEL = "a folder with config.json, or a hub id owner/name"
 
 
 def folder_of(path: str, base_dir: Path) -> Path:
-    """The absolute folder that ``path`` names when it is one; relative paths start at the manifest's folder."""
-    return (base_dir / Path(path).expanduser()).resolve()
+    """The absolute folder that ``path`` names when it is one; relative paths start at the manifest's folder.
+
+    Links are kept: what a mounted ConfigMap's links lead to has another name in every pod, and the engines read it in theirs.
+    """
+    return (base_dir / Path(path).expanduser()).absolute()
 
 
 def is_hub_id(path: str, base_dir: Path) -> bool:

@@ -18,6 +18,13 @@ def test_missing_folder_is_named(tmp_path):
         load.load_config(ModelSpec(path="./nowhere"), tmp_path)
 
 
+def test_links_of_a_mounted_config_map_are_kept(tmp_path):
+    (tmp_path / "..2026_11_29_10_00_00.1" / "model").mkdir(parents=True)
+    (tmp_path / "..data").symlink_to("..2026_11_29_10_00_00.1")
+    (tmp_path / "model").symlink_to("..data/model")
+    assert load.locate(ModelSpec(path="model"), tmp_path) == str(tmp_path / "model")
+
+
 def test_hub_failure_also_says_that_there_is_no_such_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("rlhf_trainer.hub.unreachable", lambda *_: None)
     with pytest.raises(ConfigError, match=r"cannot be read from the hub, and there is no folder /.*/owner/name: "):

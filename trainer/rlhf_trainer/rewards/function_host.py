@@ -65,7 +65,8 @@ class FunctionHost:
     """``path``: the user's file; ``working_dir``: where its process runs. Use as a context manager, or ``close``."""
 
     def __init__(self, path: Path, name: str, timeout_seconds: float, working_dir: Path, *, import_seconds: float = IMPORT_SECONDS) -> None:
-        self.path = path.resolve()
+        # Links are kept: a mounted ConfigMap's lead elsewhere after each change of it.
+        self.path = path.absolute()
         self.name = name
         self.timeout_seconds = timeout_seconds
         self._import_seconds = max(import_seconds, timeout_seconds)
