@@ -48,7 +48,6 @@ class Reason(StrEnum):
     HEAD_UNREACHABLE = "HeadUnreachable"
     RESTARTING = "Restarting"
     RECREATING = "Recreating"
-    CHECKPOINT_SAVED = "CheckpointSaved"
     NOT_RUNNING = "NotRunning"
     NOT_SUSPENDED = "NotSuspended"
     SUSPEND_REQUESTED = "SuspendRequested"
@@ -80,7 +79,6 @@ class Reason(StrEnum):
     ACTIVE_DEADLINE = "DeadlineExceeded"
     BACKOFF_LIMIT = "BackoffLimitExceeded"
     RESTART_LIMIT = "RestartLimitExceeded"
-    RELEASED = "Released"
     EXPIRED = "Expired"
 
 
@@ -200,7 +198,6 @@ FACTS: Mapping[Reason, Fact] = {
     ),
     Reason.RESTARTING: Fact("running", "A new attempt will start from the last checkpoint on the same cluster; the message says when."),
     Reason.RECREATING: Fact("running", "A new attempt will start from the last checkpoint on a new cluster."),
-    Reason.CHECKPOINT_SAVED: Fact("running", "A checkpoint was completed."),
     Reason.NOT_RUNNING: Fact("running", "No trainer runs."),
     Reason.NOT_SUSPENDED: Fact("running", "The job is not suspended."),
     Reason.SUSPEND_REQUESTED: Fact("running", "The trainer was asked to write a checkpoint and stop."),
@@ -293,6 +290,5 @@ FACTS: Mapping[Reason, Fact] = {
         ("Infra",),
         warning=True,
     ),
-    Reason.RELEASED: Fact("end", "Pods were removed as `lifecycle.cleanupPolicy` says."),
     Reason.EXPIRED: Fact("end", "The job is deleted, `lifecycle.ttlSecondsAfterFinished` after its end."),
 }

@@ -34,7 +34,7 @@ class LifecycleSpec(Strict):
     """Seconds without a new step after which an attempt counts as stalled."""
 
     active_deadline_seconds: int | None = Field(None, ge=30, le=_YEAR)
-    """Seconds after the first start when the job fails, whatever its state. Absent = none."""
+    """Seconds of training after which the job writes a checkpoint and fails; a suspension starts them anew. Absent = none."""
 
     ttl_seconds_after_finished: int | None = Field(None, ge=0, le=_YEAR)
     """Seconds after the end when the RLHFJob itself is deleted. Absent = never."""
