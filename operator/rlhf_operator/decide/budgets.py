@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from rlhf_api.reasons import Reason
 from rlhf_api.spec.lifecycle import LifecycleSpec
 from rlhf_api.status import MAX_CHARGES, Charge, Counters, Evidence, Failure
-from rlhf_operator.decide.classify import DISRUPTIONS, Judgement
+from rlhf_operator.decide.classify import GPU_FAULT, NODE_REASONS, Judgement
+from rlhf_operator.decide.evidence import KILLED_EXIT_CODE
 from rlhf_operator.decide.settings import DecideSettings
 from rlhf_operator.decide.texts import doubled, moment_of, stamp
 
@@ -68,12 +69,17 @@ def used_up(judgement: Judgement, counters: Counters, charges: Sequence[Charge],
 
 
 def suspect_node(evidence: Sequence[Evidence], avoided: Sequence[str], settings: DecideSettings) -> str | None:
-    """A node on which pods died in several attempts. Preemption and the job's own memory use are not the node's fault."""
-    innocent = DISRUPTIONS | {"OOMKilled"}
-    places = {(found.node, found.attempt) for found in evidence if found.node and found.reason not in innocent}
+    """A node on which pods died in several attempts, of what can be the node's fault."""
+    places = {(found.node, found.attempt) for found in evidence if found.node and _blames_node(found)}
     counts = Counter(node for node, _ in places if node is not None and node not in avoided)
     node, count = max(sorted(counts.items()), key=lambda pair: pair[1], default=("", 0))
     return node if count >= settings.node_failures else None
+
+
+def _blames_node(found: Evidence) -> bool:
+    """Not preemption, the job's own memory use, a pod that somebody deleted, or a container that ended because its head did."""
+    killed = found.exit_code == KILLED_EXIT_CODE and found.reason != "OOMKilled"
+    return killed or found.reason in NODE_REASONS or found.reason == "Evicted" or GPU_FAULT.search(found.message) is not None
 
 
 def memory_before(failures: Sequence[Failure], step: int, settings: DecideSettings) -> bool:

@@ -101,7 +101,8 @@ def test_a_node_is_suspected_after_two_attempts_and_not_for_memory_or_preemption
     assert budgets.suspect_node([died(1, "n1"), died(1, "n1")], [], SETTINGS) is None
     assert budgets.suspect_node([died(1, "n1"), died(2, "n2"), died(2, "n1")], [], SETTINGS) == "n1"
     assert budgets.suspect_node([died(1, "n1"), died(2, "n1")], ["n1"], SETTINGS) is None
-    assert budgets.suspect_node([died(1, "n1", "OOMKilled"), died(2, "n1", "PreemptionByScheduler")], [], SETTINGS) is None
+    for innocent in ("OOMKilled", "PreemptionByScheduler", "PodDeleted", "Error"):
+        assert budgets.suspect_node([died(1, "n1", innocent), died(2, "n1", innocent)], [], SETTINGS) is None
 
 
 def test_memory_twice_counts_at_about_the_same_step_only() -> None:
