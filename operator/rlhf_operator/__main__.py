@@ -81,6 +81,9 @@ def main() -> int:
     except UnhealthyError as fault:
         log.critical("%s; a new process is needed", fault)
         return 1
+    except Exception:
+        log.critical("the operator failed", exc_info=True)
+        return 1
     return 0
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import signal
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -75,6 +76,7 @@ class Operator:
         self._queue = WorkQueue()
         self._watches = Watches(listed=lambda path: self._relist.set())
         self._acting = False
+        self._close_watches: Callable[[], Awaitable[None]] | None = None
         self._vitals = Vitals(self._watches, self._queue.oldest_age, lambda: self._acting)
 
     def stop(self) -> None:
@@ -99,17 +101,27 @@ class Operator:
             heads = Heads(settings, direct, api, self._connection.server, lambda uid: build.token_of(uid, settings.token_key))
             background = [asyncio.create_task(self._vitals.tick(), name="event loop lag"), asyncio.create_task(self._check(), name="check")]
             try:
-                if settings.leader_election and not await self._until_stopped(election.acquire()):
-                    return
-                if not await self._until_stopped(self._wait_for_api(kube)):
-                    return
-                await self._lead(kube, heads, election, background)
+                if settings.leader_election:
+                    if not await self._until_stopped(election.acquire(), background):
+                        return
+                    background.append(asyncio.create_task(election.hold(), name="lease"))
+                if await self._until_stopped(self._wait_for_api(kube), background):
+                    await self._lead(kube, heads, background)
+                if settings.leader_election:
+                    # Nobody is left who writes, so another replica may begin at once.
+                    background.pop().cancel()
+                    await election.release()
             finally:
                 for task in background:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
+                # Last, and in this very task: kopf waits for every task that is younger than its own.
+                if self._close_watches is not None:
+                    await self._close_watches()
+                log.info("operator stopped")
 
-    async def _lead(self, kube: KubeClient, heads: Heads, election: Election, background: list[asyncio.Task[None]]) -> None:
+    async def _lead(self, kube: KubeClient, heads: Heads, background: list[asyncio.Task[None]]) -> None:
+        """Until ``stop``; raises what ended it otherwise."""
         settings = self._settings
         settings = dataclasses.replace(settings, ray_auth_options=await has_auth_options(kube))
         self._acting = True
@@ -153,23 +165,14 @@ class Operator:
         parts = {
             asyncio.create_task(events.run(), name="events"),
             asyncio.create_task(self._relisting(relister, kube), name="relist"),
-            *background,
         }
-        if settings.leader_election:
-            parts.add(asyncio.create_task(election.hold(), name="lease"))
         working = asyncio.create_task(workers.run(), name="workers")
         kopf = asyncio.create_task(watching.run(self._take_signals), name="kopf")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         scope = list(self._namespaces) or "all"
         log.info("operator acts", extra={"identity": self._identity, "jobs": len(self._store.jobs()), "namespaces": scope})
         try:
-            done, _ = await asyncio.wait({*parts, working, kopf, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done - {stopping}:
-                fault = task.exception()
-                if isinstance(fault, LeaseLostError):
-                    self._lost(fault)
-                task.result()
-                raise UnhealthyError(f"{task.get_name()} ended by itself")
+            await self._watch_over({*parts, *background, working, kopf}, stopping)
         finally:
             self._acting = False
             self._metrics.leading.set(0)
@@ -178,31 +181,43 @@ class Operator:
             await pollers.stop()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(events.flush(), 2.0)
-            watching.stop()
-            await asyncio.wait({kopf}, timeout=DRAIN_SECONDS)
-            for task in (*parts, working, kopf, stopping):
+            for task in (*parts, working, stopping):
                 task.cancel()
-            await asyncio.gather(*parts, working, kopf, stopping, return_exceptions=True)
-            if settings.leader_election:
-                await election.release()
-            log.info("operator stopped")
+            await asyncio.gather(*parts, working, stopping, return_exceptions=True)
+            self._close_watches = functools.partial(watching.stop, kopf)
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
 
-    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """False where the process was told to stop first."""
+    async def _watch_over(self, parts: set[asyncio.Task[None]], stopping: asyncio.Task[bool]) -> None:
+        """Until the process is told to stop. Raises what a part raised: none of them ends by itself."""
+        done, _ = await asyncio.wait({*parts, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopping}:
+            self._result(task)
+            raise UnhealthyError(f"{task.get_name()} ended by itself")
+
+    def _result(self, task: asyncio.Task[Any]) -> None:
+        """Raises what ``task`` raised; a lost lease is told before anything is cleaned up."""
+        fault = task.exception()
+        if isinstance(fault, LeaseLostError):
+            self._lost(fault)
+        if fault is not None:
+            raise fault
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, None], background: list[asyncio.Task[None]]) -> bool:
+        """Whether ``work`` was done before the process was told to stop. Raises what ended a task of ``background``."""
         working, stopping = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if working.done():
-            working.result()
-            return True
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-        return False
+        try:
+            done, _ = await asyncio.wait({working, stopping, *background}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                self._result(task)
+            return working in done
+        finally:
+            for each in (working, stopping):
+                each.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
 
     async def _wait_for_api(self, kube: KubeClient) -> None:
         """Until the API server answers and knows RLHFJobs."""

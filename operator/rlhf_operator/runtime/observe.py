@@ -31,7 +31,8 @@ UNSETTLED_SECONDS = 5.0
 WARNING_SECONDS = 10.0
 TOKEN_SECONDS = 30.0
 """While pods are awaited the Secret is created again this often: an earlier job's of the same name may just have been collected."""
-STUCK_POD_SECONDS = 10.0
+WARNINGS = 32
+"""Objects of one job whose last warning is remembered."""
 STUCK_PODS = 4
 """Pods whose Warning events are read: those of one group fail for the same reason."""
 
@@ -214,6 +215,8 @@ class Observer:
         now = await self._reading(part, unread, read(), before)
         if now is not None:
             memory.warnings[uid] = now
+            while len(memory.warnings) > WARNINGS:
+                del memory.warnings[next(iter(memory.warnings))]
         return now.value if now is not None else ""
 
     async def _queue(self, key: JobKey, cluster: RayClusterView | None, memory: JobMemory, unread: list[Unread]) -> None:

