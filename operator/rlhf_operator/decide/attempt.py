@@ -37,7 +37,7 @@ def _ended_by_itself(case: Case, run: RunStatus, view: SubmissionView) -> None:
     if run.terminal_at is None:
         case.set_run(terminal_at=stamp(case.now), confirmed_at=run.confirmed_at or stamp(case.now))
     terminal_at = (case.status.run or run).terminal_at
-    clues = clues_of(case, run, view, stopped=_stop_message(case, run))
+    clues = clues_of(case, run, view, stopped=_stop_message(case))
     if without_pods(clues) and case.pods_read and not case.passed(terminal_at, case.settings.evidence_seconds):
         return
     judge(case, clues, moment_of(terminal_at))
@@ -96,17 +96,17 @@ def attempt_stops(case: Case) -> bool:
     view = case.submission(asked)
     submitting = case.result("Submit")
     if run.confirmed_at is None and view is not None and not view.found and (submitting is None or not submitting.ok):
-        judge(case, clues_of(case, run, None, stopped=_stop_message(case, run)))
+        judge(case, clues_of(case, run, None, stopped=_stop_message(case)))
         case.set_run(fenced=True)
         return case.finished
     if case.passed(run.stop_requested_at, case.grace_seconds):
-        judge(case, clues_of(case, run, None, stopped=_stop_message(case, run)))
+        judge(case, clues_of(case, run, None, stopped=_stop_message(case)))
         if not case.finished and run.stop_reason not in ("Suspend", "ActiveDeadline") and case.status.replacing is None:
             replace_cluster(case, "the trainer did not stop")
         return case.finished
     stop_again(case, run)
     waits = duration(case.grace_seconds)
-    message = f"{_stop_message(case, run)}; the trainer was asked to write a checkpoint and stop, within {waits}"
+    message = f"{_stop_message(case)}; the trainer was asked to write a checkpoint and stop, within {waits}"
     case.condition("Running", "False", Reason.NOT_RUNNING if run.stop_reason == "Suspend" else Reason.RESTARTING, message)
     return True
 
@@ -193,9 +193,9 @@ def _worker_lost(case: Case, run: RunStatus) -> bool:
     lost_at = (case.status.run or run).worker_lost_at
     if case.passed(lost_at, case.settings.worker_loss_seconds):
         request_stop(case, run, "WorkerLost")
-        case.condition("Running", "False", Reason.RESTARTING, f"{_stop_message(case, run)}; the trainer is asked to stop")
+        case.condition("Running", "False", Reason.RESTARTING, f"{_stop_message(case)}; the trainer is asked to stop")
         return True
-    case.condition("Running", "True", Reason.WORKER_LOST, f"{_stop_message(case, run)}; waiting for the trainer to notice")
+    case.condition("Running", "True", Reason.WORKER_LOST, f"{_stop_message(case)}; waiting for the trainer to notice")
     return True
 
 
@@ -240,14 +240,16 @@ def _stalled(case: Case) -> None:
         case.wake_in(case.settings.fresh_seconds)
         return
     request_stop(case, run, "Stalled")
-    case.condition("Running", "False", Reason.RESTARTING, f"{_stop_message(case, run)}; the trainer is asked to stop")
+    case.condition("Running", "False", Reason.RESTARTING, f"{_stop_message(case)}; the trainer is asked to stop")
 
 
-def _stop_message(case: Case, run: RunStatus) -> str:
-    """What the operator saw when it asked the trainer to stop."""
-    head = case.seen.head
+def _stop_message(case: Case) -> str:
+    """What the operator saw when it asked the trainer to stop, or waits for before it does."""
+    run, head = case.run, case.seen.head
+    if run is None:
+        return ""
     if run.stop_reason == "Suspend":
-        return "spec.suspend is true"
+        return "a suspension was asked for"
     if run.stop_reason == "ActiveDeadline":
         return "lifecycle.activeDeadlineSeconds have passed"
     if run.worker_lost_at is not None:

@@ -172,7 +172,10 @@ def _incomplete(seen: Observation, cluster: RayClusterView, existing: list[PodVi
     said = cluster.conditions.get("HeadPodReady", ("", "", ""))[0] == "True" and cluster.ready_workers >= wanted
     if head.ready and ready >= wanted and cluster.desired_workers > 0 and said and pods.identity(head) is not None:
         return None
-    detail = f"; not ready: {few(missing)}" if missing else "; KubeRay has not taken note of all pods yet"
+    if missing:
+        detail = f"; not ready: {few(missing)}"
+    else:
+        detail = "; the others do not exist yet" if ready < wanted else "; KubeRay has not taken note of all pods yet"
     return Trouble(Reason.PROVISIONING, f"head pod {'' if head.ready else 'not '}ready, {counts}{detail}")
 
 

@@ -290,6 +290,7 @@ def test_a_lost_worker_is_left_to_the_trainer_for_a_minute(pods: tuple[PodView, 
     first = decided(observe(pods=pods))
     assert actions(first) == []
     assert condition(first, "Running").reason == "WorkerLost"
+    assert "worker pod" in condition(first, "Running").message
     assert first.status.phase == "Running"
     assert first.requeue_after_seconds is not None
     assert first.requeue_after_seconds <= 60
