@@ -46,10 +46,10 @@ class JobMemory:
     next_try: dict[Action, float] = field(default_factory=dict)
     """Failed action -> when it may be tried again, by the monotonic clock."""
     status_written_at: float | None = None
+    status_failures: int = 0
+    """Writes in a row that failed."""
+    status_next_try: float = 0.0
     namespace_terminating: bool = False
-    fault: str = ""
-    """Exception of the last reconcile, once logged."""
-    fault_count: int = 0
 
     def note(self, action: str, at: datetime, *, code: int, message: str, permanent: bool) -> ActResult:
         """A failed action."""

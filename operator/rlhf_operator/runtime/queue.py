@@ -66,12 +66,12 @@ class WorkQueue:
 
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, due)
 
-    def retry(self, key: JobKey, at_least: float = 0.0) -> float:
+    def retry(self, key: JobKey) -> float:
         """Back-off 1 s, 2 s, … 5 min with up to 10 % of jitter; returns the delay."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = min(BACKOFF_BASE_SECONDS * 2.0 ** min(failures, 16), BACKOFF_MAX_SECONDS)
-        delay = max(delay * (1 + 0.1 * self._jitter()), at_least)
+        delay *= 1 + 0.1 * self._jitter()
         self.add_after(key, delay)
         return delay
 

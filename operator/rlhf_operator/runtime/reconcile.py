@@ -19,7 +19,7 @@ from rlhf_operator.clients.kube import RLHFJOBS, Json, KubeClient, KubeError
 from rlhf_operator.decide.actions import Action, Decision
 from rlhf_operator.decide.observation import Observation
 from rlhf_operator.decide.settings import DecideSettings
-from rlhf_operator.runtime.act import ActionError, ActionWaitError, Actor
+from rlhf_operator.runtime.act import ActionError, ActionWaitError, Actor, backoff
 from rlhf_operator.runtime.events import EventWriter
 from rlhf_operator.runtime.jobview import stored_status
 from rlhf_operator.runtime.keys import JobKey
@@ -32,13 +32,15 @@ from rlhf_operator.runtime.store import Body, Store, uid_of
 
 log = logging.getLogger(__name__)
 
+STATUS_RETRY_MAX_SECONDS = 15.0
+"""After an outage of the API server no status is older than this for long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """When to look again. ``failed``: the queue's back-off decides, at least ``seconds``."""
+    """When to look again; None = when something happens."""
 
     seconds: float | None = None
-    failed: bool = False
 
 
 @dataclass(slots=True)
@@ -130,6 +132,9 @@ class Reconciler:
         patch = changes(observation.job.status, decision.status)
         if not patch:
             return _Stored(True)
+        pause = memory.status_next_try - self._clock()
+        if pause > 0:
+            return _Stored(False, pause)
         urgent = decision.urgent or bool(decision.after_status) or bool(decision.events)
         if not urgent and memory.status_written_at is not None:
             wait = memory.status_written_at + self._status_seconds - self._clock()
@@ -159,7 +164,7 @@ class Reconciler:
             RLHFJOBS, key.namespace, key.name, {"metadata": guard, "status": patch}, subresource="status"
         )
         self._store.put_job(body)
-        seen.memory.status_written_at = self._clock()
+        seen.memory.status_written_at, seen.memory.status_failures = self._clock(), 0
         self._metrics.status_writes.labels(kind).inc()
 
     async def _not_stored(self, key: JobKey, seen: Seen, error: KubeError) -> _Stored:
@@ -173,9 +178,15 @@ class Reconciler:
             if fresh is not None:
                 self._store.put_job(fresh)
             return _Stored(False, next=Next(0.0))
+        memory = seen.memory
+        memory.status_failures += 1
+        wait = max(min(backoff(memory.status_failures), STATUS_RETRY_MAX_SECONDS), error.retry_after or 0.0)
+        # Whatever else happens to the job meanwhile, an API server in trouble is not asked more often.
+        memory.status_next_try = self._clock() + wait
         self._metrics.api_errors.labels("Status").inc()
-        log.warning("status not stored: %s", error, extra={"job": str(key)})
-        return _Stored(False, next=Next(error.retry_after, failed=True))
+        if memory.status_failures == 1:
+            log.warning("status not stored: %s", error, extra={"job": str(key)})
+        return _Stored(False, next=Next(wait))
 
     def forget(self, key: JobKey) -> None:
         """The job is gone; nothing of it stays in this process."""

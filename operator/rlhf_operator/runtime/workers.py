@@ -62,9 +62,6 @@ class Workers:
                 self._queue.done(key)
 
     def _worked(self, key: JobKey, following: Next) -> None:
-        if following.failed:
-            self._queue.retry(key, following.seconds or 0.0)
-            return
         self._known_faults.pop(key, None)
         self._queue.succeeded(key)
         if following.seconds is None:

@@ -232,7 +232,11 @@ def test_rc43_nothing_is_posted_while_the_attempt_is_not_stored(fake_time, error
         world.api.fail["patch rlhfjobs/status"] = [error]
         following = await world.look()
         assert world.api.calls == ["patch rlhfjobs/status"]
-        assert following == (Next(0.0) if error.status == 409 else Next(None, failed=True))
+        assert following == Next(0.0 if error.status == 409 else 1.0)
+        if error.status != 409:
+            assert (await world.look()).seconds == 1.0
+            assert world.api.calls == ["patch rlhfjobs/status"], "an event in between does not shorten the wait"
+        await asyncio.sleep(1)
         await world.look()
         assert world.api.calls[1:] == ["patch rlhfjobs/status", "POST job-a1"]
 
@@ -421,6 +425,20 @@ def test_a_result_is_forgotten_when_nobody_asks_for_the_action_any_more(fake_tim
         await world.look()
         await world.look()
         assert world.seen[-1].results == ()
+
+    fake_time(main())
+
+
+def test_an_api_server_that_asks_for_patience_gets_it(fake_time):
+    async def main():
+        world = World(lambda seen: decision(phase="Running"))
+        world.api.fail["patch rlhfjobs/status"] = [refused(429, "TooManyRequests", retry_after=40.0)] + [refused(503)] * 9
+        waits = []
+        while not world.stored():
+            following = await world.look()
+            waits.append(following.seconds)
+            await asyncio.sleep(following.seconds or 0.0)
+        assert waits == [40, 2, 4, 8, 15, 15, 15, 15, 15, 15, None]
 
     fake_time(main())
 
