@@ -10,7 +10,7 @@ from rlhf_api.spec import RLHFJob
 from rlhf_api.violations import Violation
 from rlhf_operator import names
 from rlhf_operator.build import overlay, ownership
-from rlhf_operator.build.metadata import Object, metadata
+from rlhf_operator.build.metadata import Object, metadata, uid_of
 from rlhf_operator.build.pods import head_template, object_labels, worker_template
 from rlhf_operator.build.refusal import Refused
 from rlhf_operator.build.resources import object_store_bytes
@@ -30,7 +30,8 @@ def ray_cluster(job: RLHFJob, settings: OperatorSettings, avoid_nodes: Sequence[
     for template in templates:
         found, faults = overlay.merge(template, job.spec.cluster.pod_overlay)
         violations |= {each.field: each for each in faults or ownership.fights(template, found)}
-        merged.append(avoiding(found, avoid_nodes))
+        placed = on_one_node(found, job) if _one_node_volume(job) else found
+        merged.append(avoiding(placed, avoid_nodes))
     if violations:
         return Refused(tuple(violations.values()))
     head, *workers = merged
@@ -47,6 +48,24 @@ def ray_cluster(job: RLHFJob, settings: OperatorSettings, avoid_nodes: Sequence[
     if job.spec.cluster.annotations:
         described["annotations"] = dict(job.spec.cluster.annotations)
     return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": described, "spec": spec}
+
+
+def _one_node_volume(job: RLHFJob) -> bool:
+    """Whether the checkpoint volume that the job asks for can be mounted on one node only."""
+    volume = job.spec.checkpoint.volume
+    return volume is not None and volume.create is not None and "ReadWriteMany" not in volume.create.access_modes
+
+
+def on_one_node(template: Object, job: RLHFJob) -> Object:
+    """``template`` with a required affinity to the job's other pods: the first pod goes anywhere, a later one to its node.
+
+    Without it the scheduler may spread head and worker over two nodes, and a ReadWriteOnce volume reaches only one of them.
+    """
+    found = copy.deepcopy(template)
+    term = {"labelSelector": {"matchLabels": {names.JOB_UID_LABEL: uid_of(job)}}, "topologyKey": "kubernetes.io/hostname"}
+    pod_affinity = found["spec"].setdefault("affinity", {}).setdefault("podAffinity", {})
+    pod_affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)
+    return found
 
 
 def avoiding(template: Object, nodes: Sequence[str]) -> Object:

@@ -199,6 +199,30 @@ def test_avoided_nodes_survive_an_overlay_with_affinity(make_job: MakeJob, setti
     assert terms == [{}, {**term, "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}]}]
 
 
+def test_a_volume_of_one_node_keeps_all_pods_on_it(make_job: MakeJob, settings: OperatorSettings) -> None:
+    zone = {"labelSelector": {"matchLabels": {"app": "cache"}}, "topologyKey": "topology.kubernetes.io/zone"}
+    changes = {
+        "checkpoint.volume": {"create": {"size": "1Gi", "accessModes": ["ReadWriteOnce"]}},
+        "cluster.workers": {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [zone]}}},
+    }
+    job = make_job("tiny", changes)
+    assert job.metadata.uid is not None
+    beside = {"labelSelector": {"matchLabels": {"rlhf.dev/job-uid": job.metadata.uid}}, "topologyKey": "kubernetes.io/hostname"}
+    spec = built(job, settings)["spec"]
+    head, worker = (
+        template["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        for template in (spec["headGroupSpec"]["template"], spec["workerGroupSpecs"][0]["template"])
+    )
+    assert head == [beside]
+    assert worker == [zone, beside]
+    assert spec["workerGroupSpecs"][0]["template"]["metadata"]["labels"]["rlhf.dev/job-uid"] == job.metadata.uid
+
+
+def test_a_shared_volume_leaves_placement_to_the_scheduler(make_job: MakeJob, settings: OperatorSettings) -> None:
+    job = make_job("tiny", {"checkpoint.volume": {"create": {"size": "1Gi"}}})
+    assert "affinity" not in built(job, settings)["spec"]["headGroupSpec"]["template"]["spec"]
+
+
 def test_gpu_pods_tolerate_the_taint_of_their_resource(make_job: MakeJob, settings: OperatorSettings) -> None:
     tainted = {"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     cluster = built(make_job("separate"), settings)["spec"]
