@@ -133,18 +133,22 @@ def attempt_runs(case: Case) -> bool:
     run = case.run
     if run is None:
         return False
+    _follow(case, run)
     restore(case)
+    return True
+
+
+def _follow(case: Case, run: RunStatus) -> None:
     _cluster_condition(case)
     view = case.submission(moment_of(run.submitted_at))
     if view is not None and view.status in TERMINAL and case.is_ours(view):
-        return True
+        return
     if run.confirmed_at is None and not _confirm(case, run, view):
-        return True
+        return
     if _worker_lost(case, run):
-        return True
+        return
     _say_how_it_runs(case, view)
     _stalled(case)
-    return True
 
 
 def _confirm(case: Case, run: RunStatus, view: SubmissionView | None) -> bool:
@@ -170,7 +174,7 @@ def _confirm(case: Case, run: RunStatus, view: SubmissionView | None) -> bool:
         _refuse(case, run, f"no answer in {duration(case.settings.submit_seconds)}{failed}", refused=False)
         return False
     # Where nothing is remembered of the POST (it succeeded, another process made it, or it never happened) the head is asked first.
-    if result is not None or (view is not None and not view.found):
+    if case.pods_read and (result is not None or (view is not None and not view.found)):
         case.after.append(Submit(case.status.attempt or 1, run.submission_id))
     tries = f", {result.failures} failures{failed}" if result is not None and not result.ok else ""
     case.condition("Running", "False", Reason.SUBMITTED, f"attempt {case.status.attempt} is handed to Ray{tries}")

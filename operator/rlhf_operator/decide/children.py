@@ -118,8 +118,9 @@ def children_exist(case: Case) -> bool:
 
 
 def restore(case: Case) -> None:
-    """Small children that somebody deleted under a running attempt: it goes on meanwhile, a failure changes nothing."""
-    case.before.extend(_absent(case))
+    """Small children that somebody deleted under a running attempt. Last of all actions: a failure must keep none from being taken."""
+    if not case.finished:
+        case.after.extend(_absent(case))
 
 
 def _absent(case: Case) -> list[Action]:

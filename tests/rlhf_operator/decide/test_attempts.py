@@ -300,6 +300,12 @@ def test_a_lost_worker_is_left_to_the_trainer_for_a_minute(pods: tuple[PodView, 
     assert still.status.run.stop_reason == "WorkerLost"
 
 
+def test_small_children_are_restored_under_a_running_attempt_after_all_else() -> None:
+    decision = decided(observe(running_status(run=UNCONFIRMED), head=head_view(submission(None)), token=False, network_policy=False))
+    assert names(decision) == ["Submit", "EnsureToken", "EnsureNetworkPolicy"]
+    assert decision.status.phase == "Starting"
+
+
 def test_an_unready_worker_is_not_lost() -> None:
     decision = decided(observe(pods=(head(), worker(ready=False)), cluster=ray_cluster(ready_workers=0)))
     assert condition(decision, "Running").reason == "Training"
