@@ -46,6 +46,8 @@ class Clues:
     """What the Jobs API said last; None when it could not be asked any more."""
     exit_code: int | None = None
     error_type: str = ""
+    ran: bool = False
+    """The trainer has answered for itself at least once."""
     ray_message: str = ""
     trainer_message: str = ""
     """``failure.message`` of /progress."""
@@ -201,12 +203,22 @@ def _worker_evidence(clues: Clues) -> str | None:
     return describe(found) if found is not None else None
 
 
+def _never_ran(clues: Clues) -> bool:
+    """Ray 2.60 gives COMMAND_START_ERROR to any fault of its supervisor, as when a stop meets a trainer that has just ended."""
+    return not clues.ran and clues.stop_reason is None
+
+
 def _error_type(error_type: str) -> Callable[[Clues], str | None]:
-    return lambda clues: f"{error_type}: {clues.ray_message or 'no message'}" if clues.error_type == error_type else None
+    return lambda clues: _said_by_ray(clues) if clues.error_type == error_type and _never_ran(clues) else None
 
 
 def _supervisor(clues: Clues) -> str | None:
-    return f"{clues.error_type}: {clues.ray_message or 'no message'}" if clues.error_type.startswith("JOB_SUPERVISOR_") else None
+    supervisor = clues.error_type.startswith("JOB_SUPERVISOR_") or clues.error_type in USERS_ERROR_TYPES
+    return _said_by_ray(clues) if supervisor and clues.stop_reason is None else None
+
+
+def _said_by_ray(clues: Clues) -> str:
+    return f"{clues.error_type}: {clues.ray_message or 'no message'}"
 
 
 def _stopped_because(reason: StopReason) -> Callable[[Clues], str | None]:
@@ -239,8 +251,11 @@ TABLE: tuple[Row, ...] = (
     Row("container exit 137 without OOMKilled", "Failed", "Infra", Reason.KILLED, _killed),
     Row("worker pod deleted, or its container restarted", "Failed", "Infra", Reason.WORKER_LOST, _worker_evidence),
     Row("trainer exit 75", "Failed", "Infra", Reason.TRAINER_RETRY, _exited(ExitCode.RETRY)),
-    *(Row(f"error_type {kind}", "Failed", "Config", reason, _error_type(kind)) for kind, reason in USERS_ERROR_TYPES.items()),
-    Row("error_type JOB_SUPERVISOR_…", "Failed", "Infra", Reason.JOB_SUPERVISOR, _supervisor),
+    *(
+        Row(f"error_type {kind}, and the trainer never ran", "Failed", "Config", reason, _error_type(kind))
+        for kind, reason in USERS_ERROR_TYPES.items()
+    ),
+    Row("error_type JOB_SUPERVISOR_…, or one of these though the trainer ran", "Failed", "Infra", Reason.JOB_SUPERVISOR, _supervisor),
     Row("no step within progressDeadlineSeconds", "Failed", "Infra", Reason.STALLED, _stopped_because("Stalled")),
     Row("worker pods changed, the trainer did not end itself", "Failed", "Infra", Reason.WORKER_LOST, _stopped_because("WorkerLost")),
     Row("trainer killed (exit 137)", "Failed", "Infra", Reason.KILLED, _trainer_killed),

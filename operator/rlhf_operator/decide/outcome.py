@@ -36,6 +36,7 @@ def clues_of(case: Case, run: RunStatus, view: SubmissionView | None, lost: Lost
         status=view.status if view is not None else None,
         exit_code=view.exit_code if view is not None else None,
         error_type=view.error_type if view is not None else "",
+        ran=run.last_step is not None,
         ray_message=view.message if view is not None else "",
         trainer_message=failure.message if failure is not None else "",
         log_tail=view.log_tail if view is not None else "",

@@ -147,6 +147,16 @@ CASES = (
         "no such dir",
     ),
     Case("entry point", {"status": "FAILED", "error_type": "JOB_ENTRYPOINT_COMMAND_START_ERROR"}, ("Failed", "Config", "Entrypoint")),
+    Case(
+        "supervisor failed under a trainer that ran",
+        {"status": "FAILED", "error_type": "JOB_ENTRYPOINT_COMMAND_START_ERROR", "ran": True},
+        ("Failed", "Infra", "JobSupervisor"),
+    ),
+    Case(
+        "a stop that met a trainer which had just ended",
+        {"status": "FAILED", "error_type": "JOB_ENTRYPOINT_COMMAND_START_ERROR", "stop_reason": "WorkerLost", "stop_message": "a worker"},
+        ("Failed", "Infra", "WorkerLost"),
+    ),
     Case("supervisor", {"status": "FAILED", "error_type": "JOB_SUPERVISOR_ACTOR_DIED"}, ("Failed", "Infra", "JobSupervisor")),
     Case(
         "stalled",
