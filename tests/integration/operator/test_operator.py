@@ -250,6 +250,64 @@ def test_lost_pods_are_a_new_attempt_on_the_same_cluster(api: Api, namespace: st
     assert (api.get("RayCluster", "tiny") or {})["metadata"]["uid"] == cluster
 
 
+def test_a_suspended_job_frees_its_pods_and_goes_on_later(api: Api, namespace: str, operator: OperatorProcess, standin: StandIn):
+    head = standin.head(namespace, "tiny")
+    head.hold = True
+    api.create(job())
+    reaches(api, "Running")
+    api.patch("RLHFJob", "tiny", {"spec": {"suspend": True}})
+    reaches(api, "Suspended")
+    assert head.stops == ["tiny-a1"]
+    eventually("the pods to be gone", lambda: not api.list("Pod", labels="rlhf.dev/job=tiny"), seconds=20)
+    head.lose_state()
+    head.hold, head.step_seconds = False, 0.1
+    api.patch("RLHFJob", "tiny", {"spec": {"suspend": False}})
+    final = reaches(api, "Succeeded")
+    assert head.posts == ["tiny-a1", "tiny-a2"]
+    assert (final["attempt"], final.get("failures") or []) == (2, [])
+
+
+def test_a_users_error_ends_the_job_with_its_last_lines_and_frees_the_workers(
+    api: Api, namespace: str, operator: OperatorProcess, standin: StandIn
+):
+    head = standin.head(namespace, "tiny")
+    head.hold = True
+    api.create(job())
+    reaches(api, "Running")
+    spec = (api.get("RayCluster", "tiny") or {})["spec"]
+    assert spec["authOptions"] == {"mode": "token", "secretName": "tiny-ray-token"}, "KubeRay here knows authOptions.secretName"
+    head.end("tiny-a1", "FAILED", 3, "JOB_ENTRYPOINT_COMMAND_ERROR")
+    final = reaches(api, "Failed")
+    assert [each["class"] for each in final["failures"]] == ["User"]
+    assert "ValueError: no answer" in final["message"]
+
+    def heads_only() -> bool:
+        return [each["metadata"]["labels"]["ray.io/node-type"] for each in api.list("Pod", labels="rlhf.dev/job=tiny")] == ["head"]
+
+    eventually("the workers to be gone", heads_only, seconds=20)
+    assert head.posts == ["tiny-a1"]
+
+
+def test_a_finished_job_is_deleted_when_its_time_is_over(api: Api, namespace: str, operator: OperatorProcess, standin: StandIn):
+    standin.head(namespace, "tiny").step_seconds = 0.05
+    api.create(job(lifecycle={"ttlSecondsAfterFinished": 2}))
+    reaches(api, "Succeeded")
+    eventually("the job to be deleted", lambda: api.get("RLHFJob", "tiny") is None, seconds=15)
+
+
+def test_rc01_an_image_that_can_not_be_pulled_is_told_with_pod_and_container(
+    api: Api, namespace: str, operator: OperatorProcess, standin: StandIn
+):
+    rules = "[{selector: {ray.io/node-type: worker}, outcome: image-pull-backoff}]"
+    api.create(config_map("e2e-pods", {"rules": rules}))
+    api.create(job())
+    eventually("ImagePull", lambda: status(api).get("reason") == "ImagePull", seconds=60)
+    message = status(api)["message"]
+    assert "tiny-workers-worker-" in message
+    assert "ImagePullBackOff" in message
+    assert standin.head(namespace, "tiny").posts == []
+
+
 def test_all_namespaces_are_watched_where_the_scope_is_the_cluster(
     api: Api, namespace: str, operators: Callable[..., OperatorProcess], standin: StandIn
 ):
@@ -300,5 +358,3 @@ def test_health_and_metrics(operator: OperatorProcess):
     memory = operator.metric("process_resident_memory_bytes")
     print(f"resident memory of an idle operator: {memory / 2**20:.0f} MiB")
     assert memory < 200 * 2**20
-
-
