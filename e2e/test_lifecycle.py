@@ -23,6 +23,7 @@ STEPS = 200
 LONG: dict[str, Any] = {"training": {"maxSteps": STEPS, "epochs": 100}, "checkpoint": {"everySteps": 5, "keepLast": 2}}
 """A job that is still at work whenever a test does something to it."""
 ON_GPUS: dict[str, Any] = {"placement": {"accelerator": "gpu"}, "lifecycle": {"provisioningDeadlineSeconds": 45}}
+TWO_GPUS = {"accelerator": "gpu", "actor": {"nodes": 1, "gpusPerNode": 2}, "rollout": {"engines": 2}}
 GPU = "nvidia.com/gpu"
 
 
@@ -117,7 +118,7 @@ def test_too_few_gpus_are_told_in_the_schedulers_words_and_end_at_the_deadline(
     cluster.set_capacity({GPU: "1"})
     try:
         began = time.monotonic()
-        job = jobs.start(spec={**ON_GPUS, "placement": {"accelerator": "gpu", "actor": {"nodes": 1, "gpusPerNode": 2}}})
+        job = jobs.start(spec={**ON_GPUS, "placement": TWO_GPUS})
         job.wait("to tell of GPUs", lambda now: f"Insufficient {GPU}" in str(now.get("conditions")), limits.reported)
         told = time.monotonic() - began
         status = job.status()

@@ -43,7 +43,7 @@ def test_an_example_is_applied_trains_and_leaves_a_model(
         assert (running["algorithm"], running["attempt"]) == (algorithm, 1)
         final = job.reaches("Succeeded", seconds=limits.run)
         print(f"{example}: apply to Succeeded {time.monotonic() - began:.1f} s")
-        eventually("its end to be shown", lambda: f"Succeeded   {algorithm}" in watch.read_text(), seconds=10)
+        eventually("its end to be shown", lambda: re.search(rf"Succeeded +{algorithm} ", watch.read_text()), seconds=10)
 
     shown = [row for row in rows(watch.read_text()) if row.name == job.name]
     print(watch.read_text())

@@ -94,14 +94,17 @@ class Job:
         return next((dict(found) for found in self.status().get("conditions", []) if found["type"] == kind), {})
 
     def wait(self, what: str, probe: Callable[[dict[str, Any]], Any], seconds: float) -> dict[str, Any]:
-        """The first status for which ``probe`` is true. An API server that is away is waited out."""
+        """The first status for which ``probe`` is true; an error at once when the job ends before. Waits out an API server that is away."""
 
         def look() -> dict[str, Any] | None:
             try:
                 status = self.status()
             except (ApiException, HTTPError):
                 return None
-            return status if probe(status) else None
+            if probe(status):
+                return status
+            assert status.get("phase") not in ENDED, f"{self.name} ended before it was seen {what}: {json.dumps(status, indent=1)}"
+            return None
 
         return eventually(f"{self.name} {what}", look, seconds=seconds, every=0.5, api=self.api, last=self.brief)
 

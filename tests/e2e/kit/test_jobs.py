@@ -4,19 +4,23 @@ from e2e.kit.jobs import Row, derived, merged, rows
 
 # As kubectl 1.36 prints it: once the head line, then a line a change; columns without a value stay empty.
 WATCH = """\
-NAME        PHASE   ALGORITHM   STEP   REWARD   KL   ATTEMPT   GPUS   AGE
-tiny-grpo
-tiny-grpo   Pending   grpo                                    0      0s
-tiny-grpo   Running   grpo                         1         0      45s
-tiny-grpo   Running   grpo        7      0.3125   0.0021   1         0      55s
-tiny-grpo   Succeeded   grpo        60     0.941   -1.2e-05   1         0      2m3s
+NAME        PHASE   ALGORITHM   STEP   REWARD   KL    ATTEMPT   GPUS   AGE
+tiny-grpo                                                              0s
+tiny-grpo   Pending   grpo                                        0      0s
+tiny-grpo   Provisioning   grpo                                        0      1s
+tiny-grpo   Starting       grpo                              1         0      2m49s
+tiny-grpo   Running        grpo        0                     1         0      3m24s
+tiny-grpo   Running        grpo        1      0.292    0     1         0      5m8s
+tiny-grpo   Running        grpo        12     0.435    0.198   1         0      5m38s
+tiny-grpo   Succeeded      grpo        60     0.990    2.029   1         0      7m51s
 """
 
 
 def test_complete_lines_of_kubectl_are_read() -> None:
     assert rows(WATCH) == [
-        Row("tiny-grpo", "Running", "grpo", 7, 0.3125, 0.0021, 1, 0),
-        Row("tiny-grpo", "Succeeded", "grpo", 60, 0.941, -1.2e-05, 1, 0),
+        Row("tiny-grpo", "Running", "grpo", 1, 0.292, 0.0, 1, 0),
+        Row("tiny-grpo", "Running", "grpo", 12, 0.435, 0.198, 1, 0),
+        Row("tiny-grpo", "Succeeded", "grpo", 60, 0.99, 2.029, 1, 0),
     ]
 
 
