@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from datetime import UTC, datetime
+from typing import NoReturn
 
 from rlhf_operator.clients.connection import ConnectError, connect
 from rlhf_operator.runtime.app import Operator, UnhealthyError
@@ -53,15 +54,31 @@ def set_up_logs(settings: OperatorSettings) -> None:
         logging.getLogger(library).setLevel(logging.WARNING)
 
 
-def leave(lost: LeaseLostError) -> None:
+def leave(code: int) -> NoReturn:
+    """Ends the process without waiting for tasks: those that are left are the watching library's, and may never end."""
+    logging.shutdown()
+    os._exit(code)
+
+
+def lease_lost(lost: LeaseLostError) -> NoReturn:
     """Nothing may be written any more, so nothing is cleaned up either."""
     log.critical("lease lost: %s", lost)
-    logging.shutdown()
-    os._exit(1)
+    leave(1)
 
 
-async def run(settings: OperatorSettings) -> None:
-    await Operator(settings, connect(), leave).run()
+async def run(settings: OperatorSettings) -> NoReturn:
+    try:
+        await Operator(settings, connect(), lease_lost).run()
+    except ConnectError as fault:
+        log.critical("%s", fault)
+        leave(2)
+    except UnhealthyError as fault:
+        log.critical("%s; a new process is needed", fault)
+        leave(1)
+    except Exception:
+        log.critical("the operator failed", exc_info=True)
+        leave(1)
+    leave(0)
 
 
 def main() -> int:
@@ -73,18 +90,7 @@ def main() -> int:
     set_up_logs(settings)
     # What was imported stays for the life of the process: no collection has to look at it again.
     gc.freeze()
-    try:
-        asyncio.run(run(settings))
-    except ConnectError as fault:
-        log.critical("%s", fault)
-        return 2
-    except UnhealthyError as fault:
-        log.critical("%s; a new process is needed", fault)
-        return 1
-    except Exception:
-        log.critical("the operator failed", exc_info=True)
-        return 1
-    return 0
+    asyncio.run(run(settings))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from rlhf_operator.runtime.queue import WorkQueue
 from rlhf_operator.runtime.reconcile import Reconciler
 from rlhf_operator.runtime.relist import Relister, has_auth_options, served
 from rlhf_operator.runtime.store import Store, key_of, uid_of
-from rlhf_operator.runtime.watching import Watching, registry
+from rlhf_operator.runtime.watching import WatchEndedError, Watching, registry
 from rlhf_operator.runtime.workers import Workers
 from rlhf_operator.settings import OperatorSettings
 
@@ -203,6 +203,8 @@ class Operator:
         fault = task.exception()
         if isinstance(fault, LeaseLostError):
             self._lost(fault)
+        if isinstance(fault, WatchEndedError):
+            raise UnhealthyError(f"a watch ended: {fault}") from fault
         if fault is not None:
             raise fault
 

@@ -77,6 +77,10 @@ def registry(connection: Connection, watches: Watches, job: Seen, cluster: Seen,
     return found
 
 
+class WatchEndedError(Exception):
+    """kopf no longer watches everything; only a new process does again."""
+
+
 class Watching:
     """kopf as one running thing. Its tasks are told apart from ours, because kopf ends all that it does not know when it stops."""
 
@@ -85,7 +89,10 @@ class Watching:
         self._stop = asyncio.Event()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Until ``stop``. ``ready`` is called once kopf has taken the process's signals, so that they can be taken back."""
+        """Until ``stop``. ``ready`` is called once kopf has taken the process's signals, so that they can be taken back.
+
+        Raises WatchEndedError as soon as any part of kopf ends: kopf itself then waits for its other parts, sometimes for ever.
+        """
         ours = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
             registry=self._registry,
@@ -95,6 +102,9 @@ class Watching:
             stop_flag=self._stop,
         )
         ready()
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not self._stop.is_set():
+            raise WatchEndedError("; ".join(f"{task.get_name()}: {task.exception()}" for task in done))
         await kopf.run_tasks(tasks, ignored=ours)
 
     async def stop(self, running: asyncio.Task[None]) -> None:
@@ -104,4 +114,4 @@ class Watching:
         self._stop.set()
         await asyncio.wait({running}, timeout=STOP_SECONDS)
         running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.wait({running}, timeout=1.0)

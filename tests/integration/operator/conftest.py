@@ -107,6 +107,10 @@ class OperatorProcess:
 @pytest.fixture(scope="session", autouse=True)
 def installed(admin: Api) -> None:
     """The RLHFJob CRD, as this tree has it."""
+    install(admin)
+
+
+def install(admin: Api) -> None:
     wanted = crd.definition()
     if admin.get("CustomResourceDefinition", wanted["metadata"]["name"]) is None:
         admin.create(wanted)

@@ -16,7 +16,7 @@ from e2e.kit.api import Api
 from e2e.kit.log_scan import LogScan
 from e2e.kit.objects import config_map
 from e2e.kit.waiting import eventually, steady
-from tests.integration.operator.conftest import OperatorProcess, job
+from tests.integration.operator.conftest import OperatorProcess, install, job
 from tests.integration.operator.standin import StandIn
 
 
@@ -339,6 +339,31 @@ def test_rc46_an_api_server_that_restarts_is_followed_again(
     assert operator.process.poll() is None
     assert head.posts == ["tiny-a1"]
     assert operator.probe("/livez") == 200
+
+
+@pytest.mark.parametrize("scope", ["namespaces", "cluster"])
+def test_rc46_a_crd_that_is_deleted_and_made_again_blinds_nobody(
+    scope: str, api: Api, admin: Api, namespace: str, cluster: Cluster, operators: Callable[..., OperatorProcess], standin: StandIn
+):
+    """The process follows the new kind or leaves, so that Kubernetes starts another one; it never stays and sees nothing."""
+    variables = {"RLHF_WATCH_SCOPE": scope, "RLHF_WATCH_NAMESPACES": namespace if scope == "namespaces" else ""}
+    operator = operators(RLHF_LEADER_ELECTION="false", **variables).start().wait()
+    operator.allowed.append(".")
+    assert operator.process is not None
+    admin.delete("CustomResourceDefinition", "rlhfjobs.rlhf.dev")
+    eventually("the CRD to be gone", lambda: admin.get("CustomResourceDefinition", "rlhfjobs.rlhf.dev") is None, seconds=30)
+    time.sleep(5)
+    install(admin)
+    standin.head(namespace, "tiny").step_seconds = 0.05
+    api.create(job())
+
+    def done() -> bool:
+        if operator.process is not None and operator.process.poll() is not None:
+            print(f"the operator left with {operator.process.returncode}; another one is started")
+            operator.start()
+        return phase(api) == "Succeeded"
+
+    eventually("Succeeded", done, seconds=60, every=0.5)
 
 
 def answers(api: Api) -> bool:
