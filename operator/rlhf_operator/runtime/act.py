@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ from rlhf_operator.runtime.store import Store
 from rlhf_operator.runtime.views import mapping, owners, text
 from rlhf_operator.settings import OperatorSettings
 
+POST_WAIT_SECONDS = 1.0
+
 
 class ActionError(Exception):
     """``permanent``: the same call cannot succeed by itself soon."""
@@ -56,7 +59,7 @@ class ActionError(Exception):
 
 
 class ActionWaitError(Exception):
-    """It failed a moment ago; whatever else happens to the job, it is not tried before ``seconds`` have passed."""
+    """Not tried now, but after ``seconds``: it failed a moment ago, or its turn has not come."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"next try in {seconds:.1f} s")
@@ -88,6 +91,8 @@ class Actor:
     ) -> None:
         self._kube, self._heads, self._store, self._pollers = kube, heads, store, pollers
         self._settings, self._now, self._clock = settings, now, clock
+        # A head without an agent takes 10 s to say so; half of the workers stay free for everybody else.
+        self._posts = asyncio.Semaphore(max(settings.workers // 2, 1))
 
     async def perform(self, key: JobKey, seen: Observation, memory: JobMemory, action: Action) -> Done:
         """Raises ActionError after it was noted in ``memory``, and ActionWaitError before its next try is due."""
@@ -212,8 +217,11 @@ class Actor:
     async def _submit(self, key: JobKey, seen: Observation, attempt: int, submission_id: str) -> Done:
         head = self._head(key, seen)
         metadata = {names.JOB_UID_METADATA: seen.job.uid, names.ATTEMPT_METADATA: str(attempt)}
-        self._kube.may_write()
-        outcome = await head.submit(submission_id, names.entrypoint(attempt), metadata)
+        if self._posts.locked():
+            raise ActionWaitError(POST_WAIT_SECONDS)
+        async with self._posts:
+            self._kube.may_write()
+            outcome = await head.submit(submission_id, names.entrypoint(attempt), metadata)
         if isinstance(outcome, Refused):
             raise ActionError(outcome.message, code=outcome.status, permanent=not outcome.retry)
         if isinstance(outcome, IdInUse):

@@ -128,9 +128,11 @@ class Head:
         self.calls = calls
         self.outcome: Submitted | IdInUse | Refused = Submitted("job-a1")
         self.metadata: dict[str, str] = {}
+        self.takes = 0.0
 
     async def submit(self, submission_id: str, entrypoint: str, metadata: dict[str, str]) -> Submitted | IdInUse | Refused:
         self.calls.append(f"POST {submission_id}")
+        await asyncio.sleep(self.takes)
         return self.outcome
 
     async def stop(self, submission_id: str) -> Fault | None:
@@ -411,6 +413,23 @@ def test_rc37_a_head_without_an_agent_is_asked_again(fake_time):
         assert (result.action, result.permanent, result.failures) == ("Submit", False, 1)
         assert following.seconds == pytest.approx(1)
         assert world.api.calls.count("POST job-a1") == 1, "an event in between does not shorten the wait"
+
+    fake_time(main())
+
+
+def test_slow_posts_leave_half_of_the_workers_free(fake_time):
+    async def main():
+        world = World(lambda seen: SUBMIT)
+        world.head.takes = 10.0
+        for number in range(20):
+            meta = {**JOB["metadata"], "name": f"job-{number}", "uid": f"uid-{number}"}  # type: ignore[dict-item]
+            world.store.put_job(world.api.put(RLHFJOBS, {**JOB, "metadata": meta}))
+        looks = [asyncio.create_task(world.reconciler.reconcile(JobKey("ns", f"job-{number}"))) for number in range(20)]
+        await asyncio.sleep(5)
+        assert sum(not each.done() for each in looks) == SETTINGS.workers // 2
+        assert {each.result().seconds for each in looks if each.done()} == {1.0}
+        await asyncio.gather(*looks)
+        assert world.api.calls.count("POST job-a1") == SETTINGS.workers // 2
 
     fake_time(main())
 
