@@ -11,9 +11,11 @@ import ray
 
 from rlhf_api import manifest
 from rlhf_api.exit_codes import ExitCode
+from rlhf_api.plan import plan
 from rlhf_api.resolve import to_yaml
 from rlhf_trainer.driver import RunOptions, job_folder, run
 from rlhf_trainer.errors import JobError
+from rlhf_trainer.placement.pools import await_devices
 from rlhf_trainer.run import with_uid
 from rlhf_trainer.stop import stop_on_signals
 from rlhf_trainer.telemetry.progress_server import METRICS_PORT, PROGRESS_PORT
@@ -47,6 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     folder = job_folder(job, loaded.base_dir)
     with stop_on_signals(lambda text: print(text, flush=True)) as stop:
         try:
+            # A cluster's jobs say cpu or gpu: the operator has written it into the resolved job.
+            if (device := job.spec.placement.accelerator) != "auto":
+                await_devices(plan(job), device, job.spec.placement.timeout_seconds)
             return run(job, (args.files or loaded.base_dir).absolute(), folder, options, stop)
         except JobError as error:
             print(f"failed: {error}", file=sys.stderr)

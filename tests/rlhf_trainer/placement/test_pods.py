@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rlhf_api.clusterplan import NODE_GROUP_LABEL, worker_groups
 from rlhf_api.plan import PoolPlan, plan
 from rlhf_api.resolve import derive, resolve
 from rlhf_api.spec import RLHFJob
+from rlhf_trainer.errors import RetryError
 from rlhf_trainer.placement import pools
 
 PLACEMENTS: dict[str, dict[str, Any]] = {
@@ -79,3 +81,21 @@ def test_a_pool_keeps_to_its_own_nodes_where_there_are_any() -> None:
     assert pools.own_nodes(rollout, ["headgroup", "actor", "rollout"]) == [{NODE_GROUP_LABEL: "rollout"}] * 2
     assert pools.own_nodes(rollout, ["", ""]) is None
     assert pools.own_nodes(PoolPlan("all", 1, shared=True), ["workers"]) == [{NODE_GROUP_LABEL: "workers"}]
+
+
+@pytest.mark.slow
+def test_devices_of_workers_that_join_late_are_waited_for_and_missing_ones_are_a_reason_to_retry() -> None:
+    given = job(PLACEMENTS["none"])
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        with pytest.raises(RetryError, match=r"needs 8 CPUs .*, there are 0 .*\n.*\n  Waited 1 s for worker pods to join Ray"):
+            pools.await_devices(plan(given), "cpu", 1.0)
+        with ThreadPoolExecutor(1) as executor:
+            waiting = executor.submit(pools.await_devices, plan(given), "cpu", 60.0)
+            cluster.add_node(num_cpus=8)
+            waiting.result()
+        assert ray.cluster_resources()["CPU"] == 8.0
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

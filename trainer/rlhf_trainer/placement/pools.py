@@ -41,6 +41,18 @@ def shortage(plan: PlacementPlan, device: str, total: Mapping[str, float], nodes
     return f"spec.placement: needs {need} {key}s ({pools}), there are {have:g} ({there}).\n  Nearest: {hint}."
 
 
+def await_devices(plan: PlacementPlan, device: str, timeout_seconds: float) -> None:
+    """Returns once Ray shows all devices of ``plan``: after the loss of a head its workers join the new one at their own time.
+
+    Raises RetryError after ``timeout_seconds``: whoever made the pods counted them right, so what is missing is late, not wrong.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while lacking := shortage(plan, device, ray.cluster_resources(), _nodes()):
+        if time.monotonic() > deadline:
+            raise RetryError(f"{lacking}\n  Waited {timeout_seconds:g} s for worker pods to join Ray.")
+        time.sleep(1.0)
+
+
 def reserve(plan: PlacementPlan, device: str, timeout_seconds: float) -> dict[str, PlacementGroup]:
     """Pool name -> ready placement group.
 
