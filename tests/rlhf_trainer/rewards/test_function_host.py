@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -273,6 +274,34 @@ def test_nothing_heavy_is_imported_in_the_users_process(host_of):
             return [float(name in sys.modules) for name in ('torch', 'numpy')]
     """
     assert host_of(source).call(COLUMNS).rewards.values == [0.0, 0.0]
+
+
+def test_a_stop_signal_to_every_process_of_a_job_leaves_the_reward_working(host_of):
+    """Ray's Jobs API signals the driver and all its descendants; the driver still finishes its step."""
+    host = host_of(
+        """
+        import multiprocessing, time
+        def reward_func(queries, prompts, labels):
+            helper = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+            helper.start()
+            time.sleep(1.0)
+            helper.terminate()
+            helper.join(5)
+            return {"rewards": [float(helper.exitcode)] * len(queries)}
+        """
+    )
+    host.start()
+    members = group_members(host._process.pid)
+    assert len(members) == 2
+    answers = []
+    caller = threading.Thread(target=lambda: answers.append(host.call(COLUMNS)))
+    caller.start()
+    time.sleep(0.5)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        for pid in members:
+            os.kill(pid, number)
+    caller.join(20)
+    assert answers[0].rewards.values == [-signal.SIGTERM] * 2, "user code can still stop what it started"
 
 
 def test_the_process_dies_with_its_driver_also_by_kill_9(tmp_path):

@@ -48,7 +48,13 @@ class ContractError(Exception):
     """The file or its answer is not what the contract says; no retry of a part of the batch can help."""
 
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
 def main(requests: int, replies: int, lifeline: int) -> int:
+    # Ray 2.60 stops a job by a signal to the driver and to every process below it; the driver still needs rewards until its checkpoint.
+    for number in STOP_SIGNALS:
+        signal.signal(number, pass_over)
     signal.signal(signal.SIGCHLD, end_with_worker)
     worker = os.fork()
     if worker:
@@ -57,6 +63,8 @@ def main(requests: int, replies: int, lifeline: int) -> int:
         os.read(lifeline, 1)
         os.killpg(0, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # User code stops processes of its own with SIGTERM.
+    os.register_at_fork(after_in_child=default_stop_signals)
     # The supervisor may be killed alone; its only thread is its main thread, so this signal means that it is dead.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.close(lifeline)
@@ -64,6 +72,15 @@ def main(requests: int, replies: int, lifeline: int) -> int:
         os.set_inheritable(descriptor, False)
     serve(requests, replies)
     return 0
+
+
+def pass_over(number: int, frame: object) -> None:
+    """A handler, not SIG_IGN, which programs started from here would inherit."""
+
+
+def default_stop_signals() -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def end_with_worker(number: int, frame: object) -> None:
