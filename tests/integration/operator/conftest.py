@@ -19,6 +19,7 @@ import pytest
 
 from e2e.kit.api import Api
 from e2e.kit.log_scan import unexpected
+from e2e.kit.objects import config_map
 from e2e.kit.waiting import eventually
 from rlhf_api import crd
 from tests.integration.operator.standin import StandIn
@@ -184,3 +185,27 @@ def job(name: str = "tiny", **spec: Any) -> dict[str, Any]:
             **spec,
         },
     }
+
+
+@pytest.fixture(autouse=True)
+def reward(api: Api) -> None:
+    api.create(config_map("reward", {"reward.py": "def reward(sample): return 1.0"}))
+
+
+@pytest.fixture(autouse=True)
+def volumes(admin: Api, namespace: str) -> Iterator[None]:
+    """Nothing provisions volumes here: one lies ready for each checkpoint claim."""
+    names = []
+    for job_name in ("tiny", *(f"gone-{number}" for number in range(4))):
+        names.append(f"{namespace}-{job_name}")
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+            "storageClassName": "",
+            "hostPath": {"path": "/tmp"},
+            "claimRef": {"namespace": namespace, "name": f"{job_name}-ckpt"},
+        }
+        admin.create({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": names[-1]}, "spec": spec})
+    yield
+    for name in names:
+        admin.delete("PersistentVolume", name)
