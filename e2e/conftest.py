@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from e2e.cluster.cluster import Cluster
+from e2e.cluster.cluster import Cluster, Shape
 
 pytest_plugins = ["e2e.kit.fixtures", "e2e.kit.operator"]
 
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def shape() -> str:
+def shape() -> Shape:
     return "full"
 
 

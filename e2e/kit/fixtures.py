@@ -15,7 +15,7 @@ import pytest
 from kubernetes.client import ApiException
 from urllib3.exceptions import HTTPError
 
-from e2e.cluster.cluster import Cluster
+from e2e.cluster.cluster import Cluster, Shape
 from e2e.kit.api import Api
 from e2e.kit.evidence import describe
 from e2e.kit.log_scan import LogScan
@@ -34,13 +34,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 @pytest.fixture(scope="session")
-def shape() -> str:
+def shape() -> Shape:
     """Shape of the cluster that the lane starts; each lane's conftest overrides it."""
     return "control"
 
 
 @pytest.fixture(scope="session")
-def own_cluster(shape: str) -> Iterator[Cluster | None]:
+def own_cluster(shape: Shape) -> Iterator[Cluster | None]:
     """Our own cluster, or None when a foreign kubeconfig is given."""
     if os.environ.get("E2E_KUBECONFIG"):
         yield None
