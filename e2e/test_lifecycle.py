@@ -40,7 +40,7 @@ def gone(job: Job, limits: Budgets, *, kept: tuple[str, ...] = ()) -> float:
 
 @pytest.mark.level(1)
 def test_a_suspended_job_frees_its_pods_keeps_its_checkpoint_and_continues(api: Api, jobs: Jobs, limits: Budgets) -> None:
-    job = jobs.start(spec={"training": {"maxSteps": 25}, "checkpoint": {"everySteps": 50, "keepLast": 2}})
+    job = jobs.start(spec={"training": {"maxSteps": 25}, "checkpoint": {"everySteps": 50, "keepLast": 2}}, step_seconds=1)
     job.trains_past(3, limits.first_step)
     began = time.monotonic()
     job.suspend(True)
@@ -84,7 +84,7 @@ def while_suspended(job: Job, limits: Budgets) -> None:
     [while_provisioning, *(pytest.param(later, marks=pytest.mark.level(1)) for later in (while_starting, while_training, while_suspended))],
 )
 def test_a_deleted_job_is_gone_within_seconds(moment: Callable[[Job, Budgets], None], jobs: Jobs, limits: Budgets) -> None:
-    job = jobs.start(spec=LONG)
+    job = jobs.start(spec=LONG, step_seconds=1)
     moment(job, limits)
     jobs.clients.kubectl("delete", "rlhfjob", job.name, "--wait=false", namespace=jobs.api.namespace)
     print(f"deleted {moment.__name__.replace('_', ' ')}: all gone in {gone(job, limits, kept=('PersistentVolumeClaim',)):.1f} s")
@@ -92,7 +92,7 @@ def test_a_deleted_job_is_gone_within_seconds(moment: Callable[[Job, Budgets], N
 
 @pytest.mark.level(1)
 def test_a_job_goes_with_its_namespace(admin: Api, api: Api, jobs: Jobs, limits: Budgets) -> None:
-    job = jobs.start(spec=LONG)
+    job = jobs.start(spec=LONG, step_seconds=1)
     while_training(job, limits)
     began = time.monotonic()
     admin.delete("Namespace", api.namespace)
@@ -102,7 +102,7 @@ def test_a_job_goes_with_its_namespace(admin: Api, api: Api, jobs: Jobs, limits:
 
 @pytest.mark.level(1)
 def test_a_job_goes_without_the_operator(operator: Release, jobs: Jobs, limits: Budgets) -> None:
-    job = jobs.start(spec=LONG)
+    job = jobs.start(spec=LONG, step_seconds=1)
     while_training(job, limits)
     operator.scale(0)
     try:

@@ -25,10 +25,12 @@ from e2e.kit.waiting import eventually
 
 EVERY_STEPS = 5
 SHORT = {
-    "training": {"maxSteps": 25},
+    "training": {"maxSteps": 40},
     "checkpoint": {"everySteps": EVERY_STEPS, "keepLast": 2},
     "lifecycle": {"provisioningDeadlineSeconds": 900},
 }
+STEP_SECONDS = 1.0
+"""A pod that is deleted drains for up to 30 seconds, in which training goes on; the job must not be done by then."""
 FAULT_AFTER = EVERY_STEPS + 1
 """Two steps after the first checkpoint, so that there is something to lose and something to continue from."""
 
@@ -44,7 +46,7 @@ def undisturbed(
     admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     jobs = Jobs(admin.within(namespace), clients, images.trainer, tmp_path_factory.mktemp("undisturbed"))
     began = time.monotonic()
-    job = jobs.start(spec=SHORT)
+    job = jobs.start(spec=SHORT, step_seconds=STEP_SECONDS)
     job.reaches("Succeeded", seconds=limits.run)
     print(f"undisturbed: apply to Succeeded {time.monotonic() - began:.1f} s")
     folder = job.folder()
@@ -65,7 +67,7 @@ class Trial:
 
     def training(self, spec: dict[str, Any] | None = None) -> Job:
         """The short job, past its first checkpoint."""
-        job = self.jobs.start(spec={**SHORT, **(spec or {})})
+        job = self.jobs.start(spec={**SHORT, **(spec or {})}, step_seconds=STEP_SECONDS)
         job.trains_past(FAULT_AFTER - 1, self.limits.first_step)
         return job
 
@@ -170,7 +172,7 @@ def test_an_operator_killed_between_the_post_and_the_status_submits_nothing_twic
 ) -> None:
     log_scan.allowed.append("context deadline exceeded|leader election lost|timed out")
     process = faults.container_id(operator.pods()[0])
-    job = trial.jobs.start(spec=SHORT)
+    job = trial.jobs.start(spec=SHORT, step_seconds=STEP_SECONDS)
     eventually("all pods to be ready", job.pods_ready, seconds=trial.limits.pods_ready, every=0.1, api=job.api)
     head, token = job.pod("head")["status"]["podIP"], job.token()
     eventually(f"{job.name} to be written down for submission", lambda: job.status().get("run"), seconds=60, every=0.02, api=job.api)

@@ -24,6 +24,7 @@ from e2e.kit.waiting import eventually, pod_is_ready
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tiny"
 CHILDREN = {"RayCluster": "", "ConfigMap": "-config", "Secret": "-ray-token", "PersistentVolumeClaim": "-ckpt", "NetworkPolicy": ""}
+REWARD = "def reward_func(queries, prompts, labels):\n"
 ENDED = ("Succeeded", "Failed")
 
 Overrides = Mapping[str, Any]
@@ -42,11 +43,19 @@ def merged(base: Mapping[str, Any], changes: Overrides) -> dict[str, Any]:
     return result
 
 
-def derived(example: str, spec: Overrides) -> tuple[str, str]:
-    """Name of the job in ``examples/tiny/<example>`` and the file's text with ``spec`` put into that of the job."""
+def derived(example: str, spec: Overrides, step_seconds: float = 0.0) -> tuple[str, str]:
+    """Name of the job in ``examples/tiny/<example>`` and the file's text with ``spec`` put into that of the job.
+
+    ``step_seconds``: the reward function sleeps so long, so that a fault finds a job at work however fast the machine is.
+    """
     documents = list(yaml.safe_load_all((EXAMPLES / example).read_text()))
     job = next(document for document in documents if document["kind"] == "RLHFJob")
     job["spec"] = merged(job["spec"], spec)
+    if step_seconds:
+        files = next(document for document in documents if document["kind"] == "ConfigMap")["data"]
+        before, signature, body = files["reward.py"].partition(REWARD)
+        assert signature, f"{example}: its reward.py has no {REWARD.strip()}"
+        files["reward.py"] = f"{before}{signature}    import time\n\n    time.sleep({step_seconds})\n{body}"
     return str(job["metadata"]["name"]), yaml.safe_dump_all(documents, sort_keys=False)
 
 
@@ -193,11 +202,11 @@ class Jobs:
     def apply(self, path: Path) -> str:
         return self.clients.kubectl("apply", "-f", path, namespace=self.api.namespace)
 
-    def start(self, example: str = "grpo.yaml", spec: Overrides | None = None) -> Job:
-        """``kubectl apply`` of examples/tiny/``example``, the very file where ``spec`` changes nothing."""
-        name, text = derived(example, spec or {})
+    def start(self, example: str = "grpo.yaml", spec: Overrides | None = None, step_seconds: float = 0.0) -> Job:
+        """``kubectl apply`` of examples/tiny/``example``, the very file where nothing is to be changed; arguments as of `derived`."""
+        name, text = derived(example, spec or {}, step_seconds)
         path = EXAMPLES / example
-        if spec:
+        if spec or step_seconds:
             path = self.scratch / example
             path.write_text(text)
         self.apply(path)

@@ -38,3 +38,12 @@ def test_a_derived_manifest_differs_from_the_shipped_one_in_what_was_asked_for()
     assert changed[-1]["spec"]["training"].pop("maxSteps") == 5
     shipped[-1]["spec"]["training"].pop("maxSteps")
     assert changed == shipped
+
+
+def test_a_slowed_job_differs_in_its_reward_file_alone() -> None:
+    slowed, shipped = (list(yaml.safe_load_all(derived("grpo.yaml", {}, seconds)[1])) for seconds in (1.5, 0.0))
+    file = slowed[0]["data"].pop("reward.py")
+    assert "time.sleep(1.5)" in file
+    compile(file, "reward.py", "exec")
+    shipped[0]["data"].pop("reward.py")
+    assert slowed == shipped
