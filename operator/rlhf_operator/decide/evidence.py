@@ -8,7 +8,7 @@ from datetime import datetime
 from rlhf_api.status import MAX_EVIDENCE, Evidence
 from rlhf_operator.decide.case import Case
 from rlhf_operator.decide.observation import ContainerView, PodView
-from rlhf_operator.decide.texts import EVIDENCE_MAX, SHORT_MAX, cut, moment_of, one_line, stamp
+from rlhf_operator.decide.texts import EVIDENCE_MAX, SHORT_MAX, clean, cut, cut_start, moment_of, one_line, stamp
 
 POD_DELETED = "PodDeleted"
 KILLED_EXIT_CODE = 137
@@ -62,7 +62,8 @@ def _of_pod(pod: PodView, attempt: int, began: datetime, now: datetime) -> Itera
             node=cut(pod.node, SHORT_MAX) if pod.node else None,
             reason=cut(reason, SHORT_MAX),
             exit_code=exit_code,
-            message=cut(one_line(message), EVIDENCE_MAX),
+            # Of a container that left no message of its own the kubelet gives the end of its log.
+            message=(cut_start if container else cut)(one_line(clean(message)), EVIDENCE_MAX),
             at=stamp(at or now),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime
 
 SHORT_MAX = 253
@@ -11,6 +12,7 @@ FAILURE_MAX = 2048
 EVENT_MAX = 1024
 YEARS = range(2000, 2200)
 LONGEST_SECONDS = 1e10
+TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def stamp(moment: datetime) -> str:
@@ -42,14 +44,20 @@ def doubled(first: float, times: int, most: float) -> float:
 
 
 def clean(text: str) -> str:
-    """Without what cannot be encoded in UTF-8 or stored in JSON."""
-    return text.encode("utf-8", "replace").decode().replace("\x00", "")
+    """Without what cannot be encoded in UTF-8 or stored in JSON, and without the colours of a terminal."""
+    return TERMINAL_CODES.sub("", text.encode("utf-8", "replace").decode().replace("\x00", ""))
 
 
 def cut(text: str, limit: int) -> str:
     """At most ``limit`` characters, the beginning is kept."""
     text = clean(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def cut_start(text: str, limit: int) -> str:
+    """At most ``limit`` characters, the end is kept: a log says last what it ended with."""
+    text = clean(text)
+    return text if len(text) <= limit else "…" + text[len(text) - limit + 1 :]
 
 
 def cut_middle(text: str, limit: int) -> str:

@@ -150,7 +150,7 @@ def _container(body: Mapping[str, Any], *, init: bool) -> ContainerView:
         waiting_message=text(waiting.get("message")),
         terminated_reason=text(terminated.get("reason")),
         terminated_exit_code=code if isinstance(code, int) else None,
-        terminated_message=text(terminated.get("message"))[:1024],
+        terminated_message=text(terminated.get("message"))[-1024:],
         terminated_at=time(terminated.get("finishedAt")),
         init=init,
         state="terminated" if "terminated" in state else "waiting" if "waiting" in state else "running",

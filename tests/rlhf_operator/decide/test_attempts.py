@@ -353,6 +353,17 @@ def test_evidence_is_kept_after_the_pod_is_gone() -> None:
     assert second.status.phase == "Restarting"
 
 
+def test_evidence_of_a_container_keeps_how_its_log_ends() -> None:
+    log = "\x1b[36mRay runtime started\x1b[39m\n" * 40 + "received SIGTERM. Draining\n"
+    ended = container(
+        container_id="worker-c1", terminated_reason="Error", terminated_exit_code=1, terminated_at=later(1), terminated_message=log
+    )
+    (found,) = decided(observe(pods=(head(), worker(containers=(ended,))))).status.evidence
+    assert found.message.startswith("…")
+    assert found.message.endswith("Ray runtime started received SIGTERM. Draining")
+    assert "\x1b" not in found.message
+
+
 def test_an_end_from_before_the_attempt_is_no_evidence() -> None:
     """lastState stays in the pod for as long as the pod lives."""
     old = container(container_id="worker-c1", terminated_reason="OOMKilled", terminated_exit_code=137, terminated_at=later(-900))

@@ -160,6 +160,12 @@ def test_texts_are_cut_on_a_character_and_can_be_encoded() -> None:
     assert texts.cut("ab\ud800cd\x00", 10) == "ab?cd"
     assert len(texts.cut_middle("Ж" * 5000, 100)) == 100
     assert texts.cut("ЖЖЖ", 2) == "Ж…"
+    assert texts.cut_start("ЖЖЖ", 2) == "…Ж"
+    assert texts.cut_start("abc", 3) == "abc"
+
+
+def test_colours_of_a_terminal_are_left_out() -> None:
+    assert texts.clean("\x1b[36m\x1b[1m--block\x1b[22m\x1b[39m: 3 [of] 4") == "--block: 3 [of] 4"
 
 
 def test_settings_keep_their_order() -> None:
