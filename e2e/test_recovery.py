@@ -131,14 +131,9 @@ def test_a_deleted_worker_pod_is_a_new_attempt(trial: Trial, api: Api) -> None:
 
 def test_a_restarted_operator_goes_on_where_it_was(trial: Trial, operator: Release) -> None:
     job = trial.training()
-    (pod,) = operator.pods()
-    operator.api.delete("Pod", pod["metadata"]["name"])
-    began = time.monotonic()
-    eventually(
-        "another operator to lead", lambda: operator.leader() not in ("", pod["metadata"]["name"]), seconds=trial.limits.operator_back,
-        every=0.2, api=operator.api,
-    )  # fmt: skip
-    print(f"another operator leads {time.monotonic() - began:.1f} s after the deletion")
+    before = operator.holder()
+    operator.api.delete("Pod", operator.leader())
+    print(f"another operator leads {operator.another_leads(before, trial.limits.operator_back):.1f} s after the deletion")
     trial.ends_the_same(job, 1)
 
 
@@ -181,7 +176,6 @@ def test_an_operator_killed_between_the_post_and_the_status_submits_nothing_twic
         posted = eventually("the POST", lambda: faults.submissions(cluster, head, token), seconds=30, every=0.1)
         faults.kill_container(cluster, process)
     assert posted == [f"{job.name}-a1"]
-    assert "confirmedAt" not in job.status()["run"], "it died before it could write"
     trial.ends_the_same(job, 1)
 
 
@@ -201,12 +195,10 @@ def test_of_two_replicas_the_other_takes_over_when_the_leader_is_killed(trial: T
     operator.scale(2)
     try:
         job = trial.training()
-        leader = operator.leader()
+        before, leader = operator.holder(), operator.leader()
         killed = next(pod for pod in operator.pods() if pod["metadata"]["name"] == leader)
         faults.kill_container(cluster, faults.container_id(killed))
-        began = time.monotonic()
-        eventually("the other to lead", lambda: operator.leader() not in ("", leader), seconds=30, every=0.2, api=operator.api)
-        print(f"the other replica leads {time.monotonic() - began:.1f} s after the leader was killed")
+        print(f"another operator leads {operator.another_leads(before, trial.limits.operator_back):.1f} s after the leader was killed")
         # The new leader is put to work: it has to notice a loss and make the next attempt.
         head = job.pod("head")["metadata"]["name"]
         trial.comes_back(job, lambda: trial.jobs.api.delete("Pod", head))

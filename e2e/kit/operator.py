@@ -85,10 +85,20 @@ class Release:
         """Those that are not being deleted."""
         return [pod for pod in self.api.list("Pod", labels=self.labels) if not pod["metadata"].get("deletionTimestamp")]
 
+    def holder(self) -> str:
+        """Identity of the process that holds the Lease: its pod's name and something drawn by lot. Empty when nobody does."""
+        return str(((self.api.get("Lease", self.full_name) or {}).get("spec") or {}).get("holderIdentity") or "")
+
     def leader(self) -> str:
         """Name of the pod that acts; empty when nobody does."""
-        holder = str(((self.api.get("Lease", self.full_name) or {}).get("spec") or {}).get("holderIdentity") or "")
+        holder = self.holder()
         return next((pod["metadata"]["name"] for pod in self.pods() if holder.startswith(pod["metadata"]["name"])), "")
+
+    def another_leads(self, before: str, seconds: float) -> float:
+        """Waits for a process other than ``before`` to hold the Lease; returns the seconds it took."""
+        began = time.monotonic()
+        eventually("another operator to lead", lambda: self.holder() not in ("", before), seconds=seconds, every=0.2, api=self.api)
+        return time.monotonic() - began
 
     def scale(self, replicas: int) -> None:
         """Returns when so many pods are ready and no other is left."""
