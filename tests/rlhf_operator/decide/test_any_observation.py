@@ -135,7 +135,7 @@ REPORTS = st.builds(
     total_steps=st.integers(0, 2**70),
     attempt=st.integers(1, 2),
     job_uid=st.sampled_from([UID, "another"]),
-    metrics=st.dictionaries(st.sampled_from(["rollout/reward_mean", "rollout/kl", "x"]), st.none() | st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+    metrics=st.dictionaries(st.sampled_from(["rollout/reward_mean", "rollout/kl", "x"]), st.none() | st.floats(-1e30, 1e30), max_size=3),
     checkpoint=st.none() | st.builds(CommittedCheckpoint, step=st.integers(0, 9), path=st.just("p" * 2000), committed_at=st.just("t" * 99)),
     heartbeat_age_seconds=st.floats(0, 1e9),
     eta=st.none() | st.floats(0, 1e12),
