@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import kopf
@@ -24,6 +24,21 @@ Seen = Callable[[str | None, Mapping[str, Any]], None]
 PREFIX = "rlhf.dev"
 STOP_SECONDS = 10.0
 
+FieldSpec = str | tuple[str, ...] | list[str] | None
+
+
+class NothingKept(kopf.DiffBaseStorage):
+    """What kopf would compare an object with later. Nobody asks for differences here, and to have them kopf copies each object it sees."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Iterable[FieldSpec] | None = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> None:
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Nothing, and so no annotation either."""
+
 
 def settings(namespaces: tuple[str, ...]) -> kopf.OperatorSettings:
     """kopf 1.45.2; each value that differs from its default, and why."""
@@ -31,7 +46,7 @@ def settings(namespaces: tuple[str, ...]) -> kopf.OperatorSettings:
     # With kopf's own names a second kopf operator in the cluster would fight over the same keys.
     found.persistence.finalizer = f"{PREFIX}/operator"
     found.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
-    found.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=PREFIX)
+    found.persistence.diffbase_storage = NothingKept()
     # A peering object named "default" anywhere would pause us; the Lease decides who acts.
     found.peering.standalone = True
     found.posting.enabled = False

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import kopf
 import pytest
 
 from rlhf_operator.clients.kube import PODS, RAYCLUSTERS, Kind, KubeError
@@ -30,6 +31,17 @@ def test_nothing_of_kopfs_own_names_is_used_and_no_peering_pauses_us():
     assert found.persistence.finalizer.startswith("rlhf.dev/")
     assert found.peering.standalone
     assert not found.posting.enabled
+
+
+def test_kopf_copies_nothing_of_an_object_and_stores_nothing_on_it():
+    found = settings(()).persistence
+    body = kopf.Body({"metadata": {"name": "a", "annotations": {"b": "c"}}, "spec": {"image": "i"}})
+    essence = found.diffbase_storage.build(body=body)
+    patch = kopf.Patch()
+    found.diffbase_storage.store(body=body, patch=patch, essence=essence)
+    assert essence == {}
+    assert found.progress_storage.clear(essence=essence) == {}
+    assert not patch
 
 
 class Lists:
