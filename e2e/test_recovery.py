@@ -31,6 +31,7 @@ SHORT = {
 }
 STEP_SECONDS = 1.0
 """A pod that is deleted drains for up to 30 seconds, in which training goes on; the job must not be done by then."""
+DRAIN_SECONDS = 90.0
 FAULT_AFTER = EVERY_STEPS + 1
 """Two steps after the first checkpoint, so that there is something to lose and something to continue from."""
 
@@ -57,6 +58,12 @@ def undisturbed(
     admin.delete("Namespace", namespace)
 
 
+def has_ended(pod: dict[str, Any] | None) -> bool:
+    """Whether a pod is gone, or its container."""
+    statuses = (pod or {}).get("status", {}).get("containerStatuses") or []
+    return pod is None or any("terminated" in status.get("state", {}) for status in statuses)
+
+
 @dataclass
 class Trial:
     """A job that is disturbed, and the checks that all such jobs share."""
@@ -71,10 +78,16 @@ class Trial:
         job.trains_past(FAULT_AFTER - 1, self.limits.first_step)
         return job
 
-    def comes_back(self, job: Job, disturb: Callable[[], object]) -> dict[str, Any]:
-        """Disturbs, and measures: detection, pods, next attempt. Returns the status of a job whose second attempt runs."""
+    def comes_back(self, job: Job, disturb: Callable[[], object], victim: str = "") -> dict[str, Any]:
+        """Disturbs, and measures: detection, pods, next attempt. Returns the status of a job whose second attempt runs.
+
+        ``victim``: name of a pod that is deleted. It drains first, and only its end is what is to be detected.
+        """
         before = job.progress().get("step")
+        asked = time.monotonic()
         disturb()
+        if victim:
+            eventually(f"pod {victim} to end", lambda: has_ended(job.api.get("Pod", victim)), seconds=DRAIN_SECONDS, every=0.2, api=job.api)
         began = time.monotonic()
         job.wait("to be seen as disturbed", lambda now: now["phase"] != "Running" or now.get("failures"), self.limits.detect)
         detected = time.monotonic() - began
@@ -82,7 +95,8 @@ class Trial:
         back = time.monotonic() - began
         status = job.wait("to run again", lambda now: now["attempt"] == 2 and now["run"].get("runningSince"), self.limits.new_attempt)
         again = time.monotonic() - began
-        print(f"disturbed after step {before}: detected {detected:.1f} s, pods ready {back:.1f} s, attempt 2 runs {again:.1f} s")
+        print(f"asked for after step {before}, it happened {began - asked:.1f} s later; from then on:", end=" ")
+        print(f"detected {detected:.1f} s, pods ready {back:.1f} s, attempt 2 runs {again:.1f} s")
         return status
 
     def ends_the_same(self, job: Job, attempts: int, *reasons: str) -> Folder:
@@ -118,14 +132,14 @@ def trial(jobs: Jobs, limits: Budgets, undisturbed: Folder) -> Trial:
 def test_a_deleted_head_pod_is_a_new_attempt(trial: Trial, api: Api) -> None:
     job = trial.training()
     head = job.pod("head")["metadata"]["name"]
-    trial.comes_back(job, lambda: api.delete("Pod", head))
+    trial.comes_back(job, lambda: api.delete("Pod", head), victim=head)
     trial.ends_the_same(job, 2, "HeadLost")
 
 
 def test_a_deleted_worker_pod_is_a_new_attempt(trial: Trial, api: Api) -> None:
     job = trial.training()
     worker = job.pod("worker")["metadata"]["name"]
-    trial.comes_back(job, lambda: api.delete("Pod", worker))
+    trial.comes_back(job, lambda: api.delete("Pod", worker), victim=worker)
     trial.ends_the_same(job, 2, "WorkerLost")
 
 
@@ -141,7 +155,7 @@ def test_a_restarted_operator_goes_on_where_it_was(trial: Trial, operator: Relea
 def test_a_head_pod_taken_without_grace_is_a_new_attempt(trial: Trial, api: Api) -> None:
     job = trial.training()
     head = job.pod("head")["metadata"]["name"]
-    trial.comes_back(job, lambda: api.delete("Pod", head, grace_seconds=0))
+    trial.comes_back(job, lambda: api.delete("Pod", head, grace_seconds=0), victim=head)
     trial.ends_the_same(job, 2, "HeadLost")
 
 
@@ -201,7 +215,7 @@ def test_of_two_replicas_the_other_takes_over_when_the_leader_is_killed(trial: T
         print(f"another operator leads {operator.another_leads(before, trial.limits.operator_back):.1f} s after the leader was killed")
         # The new leader is put to work: it has to notice a loss and make the next attempt.
         head = job.pod("head")["metadata"]["name"]
-        trial.comes_back(job, lambda: trial.jobs.api.delete("Pod", head))
+        trial.comes_back(job, lambda: trial.jobs.api.delete("Pod", head), victim=head)
         trial.ends_the_same(job, 2, "HeadLost")
     finally:
         operator.scale(1)
