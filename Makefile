@@ -3,7 +3,7 @@ PYTHON_RUN := .venv/bin/python
 SHAPE := full
 NAME := main
 
-.PHONY: help setup demo test test-slow integration e2e e2e-full lint bench gpu-check lock tools cluster-up cluster-down cluster-status
+.PHONY: help setup demo test test-slow integration e2e e2e-full lint bench bench-operator gpu-check lock tools cluster-up cluster-down cluster-status
 
 help:  ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  \1\t/' | expand -t 18
@@ -36,6 +36,9 @@ lint: setup  ## ruff, mypy, import rules
 
 bench: setup  ## step time by phase, share of the floor, sync speed, memory, TRL beside it
 	@$(PYTHON_RUN) bench/run.py $(ARGS)
+
+bench-operator: setup  ## the operator with 500 jobs: reconcile time, memory, writes; 50 dead dashboards (ARGS='--jobs 100')
+	@$(PYTHON_RUN) -m bench.operator_scale $(ARGS)
 
 gpu-check: setup  ## NCCL and IPC sync, sleep and wake, bf16 gap, three GRPO steps on the GPUs of this machine
 	@$(PYTHON_RUN) scripts/gpu_check.py $(ARGS)

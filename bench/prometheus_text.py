@@ -27,9 +27,14 @@ def total(found: list[Sample], name: str, **labels: str) -> float:
     return sum(each.value for each in found if each.name == name and labels.items() <= each.labels.items())
 
 
-def buckets(found: list[Sample], histogram: str) -> dict[float, float]:
-    """Upper bound -> number of observations up to it."""
-    return {float(each.labels["le"]): each.value for each in found if each.name == f"{histogram}_bucket"}
+def buckets(found: list[Sample], histogram: str, **labels: str) -> dict[float, float]:
+    """Upper bound -> number of observations up to it, summed over all series that carry these labels."""
+    counts: dict[float, float] = {}
+    for each in found:
+        if each.name == f"{histogram}_bucket" and labels.items() <= each.labels.items():
+            bound = float(each.labels["le"])
+            counts[bound] = counts.get(bound, 0.0) + each.value
+    return counts
 
 
 def since(before: Mapping[float, float], after: Mapping[float, float]) -> dict[float, float]:

@@ -38,3 +38,9 @@ def test_only_what_was_observed_in_between_counts():
     assert between == {0.1: 0, 1.0: 10, math.inf: 10}
     assert quantile(between, 0.5) == pytest.approx(0.55)
     assert math.isnan(quantile(since(before, before), 0.5))
+
+
+def test_buckets_of_several_series_are_summed():
+    text = "".join(f'wait_bucket{{verb="{verb}",code="{code}",le="1"}} 2.0\n' for verb in ("GET", "PUT") for code in (200, 404))
+    assert buckets(samples(text, "wait"), "wait", verb="PUT") == {1.0: 4.0}
+    assert buckets(samples(text, "wait"), "wait") == {1.0: 8.0}
