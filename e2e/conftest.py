@@ -1,6 +1,7 @@
 """The full lane: real nodes, real pods, the trainer image.
 
 ``make e2e`` runs the tests of level 0, ``make e2e-full`` those of level 1 as well: more kinds of failures, half an hour more.
+Time limits stand in budgets.yaml; ``E2E_SLOW=3`` allows three times as much on a slow machine.
 """
 
 from __future__ import annotations

@@ -80,6 +80,7 @@ class Release:
         """The CRD stays, as the chart says; the namespace goes."""
         self.clients.helm("uninstall", self.name, "--ignore-not-found", "--wait", namespace=self.namespace)
         self.admin.delete("Namespace", self.namespace)
+        eventually(f"namespace {self.namespace} to be gone", lambda: self.admin.get("Namespace", self.namespace) is None, seconds=120)
 
     def pods(self) -> list[dict[str, Any]]:
         """Those that are not being deleted."""
