@@ -101,6 +101,9 @@ def interval(view: HeadView, unreachable_looks: int, running_seconds: float = RU
     submission = view.submission
     if submission is not None and submission.status in ENDED:
         return ENDED_SECONDS
+    if submission is None and view.gcs_healthy and view.version:
+        # All is known that a POST waits for. Hundreds of jobs that start together wait for their turn, not for their heads.
+        return running_seconds
     stepping = view.progress is not None and view.progress.step > 0
     return running_seconds if submission is not None and submission.status == "RUNNING" and stepping else STARTING_SECONDS
 

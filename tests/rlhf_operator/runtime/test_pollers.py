@@ -134,6 +134,9 @@ def test_the_log_is_read_once(fake_time):
         (HeadView(at=START, reachable=False), 4, 16),
         (HeadView(at=START, reachable=False), 50, 30),
         (HeadView(at=START, reachable=True), 0, 2),
+        (HeadView(at=START, reachable=True, gcs_healthy=True), 0, 2),
+        (HeadView(at=START, reachable=True, gcs_healthy=True, version="2.60.0"), 0, 10),
+        (HeadView(at=START, reachable=True, gcs_healthy=True, version="2.60.0", submission=SubmissionView("a", False)), 0, 2),
         (HeadView(at=START, reachable=True, submission=SubmissionView("a", True, status="PENDING")), 0, 2),
         (HeadView(at=START, reachable=True, submission=SubmissionView("a", True, status="RUNNING")), 0, 2),
         (
