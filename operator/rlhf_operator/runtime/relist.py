@@ -10,6 +10,7 @@ from rlhf_operator import names
 from rlhf_operator.clients.kube import PODS, RAYCLUSTERS, RLHFJOBS, Json, Kind, KubeClient, KubeError
 from rlhf_operator.runtime.keys import JobKey
 from rlhf_operator.runtime.store import Store
+from rlhf_operator.runtime.views import without_templates
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,8 @@ class Relister:
         found: list[Json] = []
         for namespace in self._namespaces:
             try:
-                found += [item async for item in self._kube.list(kind, namespace, labels=labels)]
+                async for item in self._kube.list(kind, namespace, labels=labels):
+                    found.append(item if kind is RLHFJOBS else without_templates(item))
             except KubeError as error:
                 if not error.not_found:
                     raise

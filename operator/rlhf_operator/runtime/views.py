@@ -92,6 +92,16 @@ def cluster_record(body: Mapping[str, Any]) -> ClusterRecord:
     )
 
 
+def without_templates(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a RayCluster or pod that are looked at here: a list of thousands need not stay in memory whole."""
+    meta, spec = mapping(body.get("metadata")), mapping(body.get("spec"))
+    return {
+        "metadata": {name: value for name, value in meta.items() if name != "managedFields"},
+        "spec": {name: spec[name] for name in ("nodeName", "suspend") if name in spec},
+        "status": body.get("status"),
+    }
+
+
 def claim_view(body: Mapping[str, Any], job: str, message: str) -> VolumeClaimView:
     meta = mapping(body.get("metadata"))
     modes = mapping(body.get("spec")).get("accessModes")

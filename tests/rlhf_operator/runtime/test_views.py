@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_operator.decide.observation import ContainerView
-from rlhf_operator.runtime.views import claim_view, cluster_record, pod_view, resource_version
+from rlhf_operator.runtime.views import claim_view, cluster_record, pod_view, resource_version, without_templates
 
 HEAD = {
     "metadata": {
@@ -128,3 +128,36 @@ def test_no_body_raises(body):
     cluster_record(body)
     claim_view(body, "job", "")
     resource_version(body)
+
+
+def test_without_its_templates_a_body_says_the_same():
+    template = {"spec": {"containers": [{"name": "ray", "image": "i"}]}}
+    pod = {**HEAD, "spec": {**HEAD["spec"], **template["spec"]}}
+    slim = without_templates(pod)
+    assert "containers" not in slim["spec"]
+    assert pod_view(slim, gone=False) == pod_view(pod, gone=False)
+    cluster = {
+        "metadata": {
+            "name": "job",
+            "uid": "c",
+            "resourceVersion": "7",
+            "generation": 2,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "deletionTimestamp": "2026-01-01T00:05:00Z",
+            "labels": {"kueue.x-k8s.io/queue-name": "q", "rlhf.dev/job": "job"},
+            "ownerReferences": [{"uid": "j"}],
+            "managedFields": [{"manager": "kuberay"}],
+        },
+        "spec": {"suspend": True, "headGroupSpec": {"template": template}},
+        "status": {
+            "state": "ready",
+            "readyWorkerReplicas": 1,
+            "desiredWorkerReplicas": 2,
+            "head": {"serviceName": "job-head-svc"},
+            "conditions": [{"type": "HeadPodReady", "status": "True", "reason": "r", "message": "m"}],
+        },
+    }
+    slim = without_templates(cluster)
+    assert "headGroupSpec" not in slim["spec"]
+    assert "managedFields" not in slim["metadata"]
+    assert cluster_record(slim) == cluster_record(cluster)
