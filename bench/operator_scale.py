@@ -1,4 +1,4 @@
-"""The operator with hundreds of jobs on a real API server: `make bench-operator`; about nine minutes with the default of 500.
+"""The operator with hundreds of jobs on a real API server: `make bench-operator`; about seven minutes with the default of 500.
 
 A control plane is started for it (etcd, API server, controller-manager), KubeRay and heads are played (`operator_world.py`), and the
 operator runs as a process of its own with the account and rights of its chart and its default settings, but for the resync, which
@@ -291,7 +291,7 @@ def ratios(spans: Sequence[Span]) -> list[tuple[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=500, help="at least 20 (default: 500)")
-    parser.add_argument("--window", type=float, default=110.0, metavar="SECONDS", help="length of a window (default: 110)")
+    parser.add_argument("--window", type=float, default=60.0, metavar="SECONDS", help="length of a window (default: 60)")
     parser.add_argument("--profile", default="", metavar="PREFIX", help="also write py-spy's stacks of start and steady to PREFIX-….txt")
     arguments = parser.parse_args()
     if arguments.jobs < 20:
