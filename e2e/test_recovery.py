@@ -169,9 +169,9 @@ def test_a_killed_trainer_is_started_again_in_the_same_pods(trial: Trial) -> Non
 
 
 @pytest.mark.level(1)
-def test_a_worker_killed_for_memory_is_a_new_attempt_and_is_told_so(trial: Trial) -> None:
+def test_a_worker_killed_for_memory_is_a_new_attempt_and_is_told_so(trial: Trial, cluster: Cluster) -> None:
     job = trial.training({"cluster": {"workers": {"resources": {"limits": {"memory": "4Gi"}}}}})
-    trial.comes_back(job, lambda: faults.fill_memory(job))
+    trial.comes_back(job, lambda: faults.fill_memory(cluster, job))
     trial.ends_the_same(job, 2, "OutOfMemory")
 
 

@@ -25,12 +25,22 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
 print(killed)
 """
 FILL_MEMORY = """
-import pathlib
-# With cgroup v2 the kernel ends the whole container; with v1 one process, and this makes it the container's first.
-pathlib.Path("/proc/1/oom_score_adj").write_text("1000")
-held = []
-while True:
-    held.append(bytearray(b"x") * (64 << 20))
+import os, time
+# Many small processes, so that none of them is the one the kernel chooses.
+for _ in range(128):
+    if os.fork() == 0:
+        held = bytearray(b"x") * (96 << 20)
+        time.sleep(60)
+    time.sleep(0.1)
+"""
+FIRST_TO_DIE = """
+import pathlib, sys
+for process in map(pathlib.Path, (f"/proc/{number}" for number in sys.argv[1:])):
+    try:
+        inside = (process / "status").read_text().split("NSpid:")[1].splitlines()[0].split()[-1]
+        (process / "oom_score_adj").write_text("1000" if inside == "1" else "-900")
+    except OSError:
+        pass
 """
 PROCESSES_OF = """
 import pathlib, sys
@@ -54,13 +64,18 @@ def kill_trainer(job: Job) -> None:
     assert killed == "1", f"{killed} trainers on the head"
 
 
-def fill_memory(job: Job) -> None:
-    """The Ray container of the worker goes beyond its memory limit. The command ends with it, so how it ends says nothing."""
-    worker = job.pod("worker")["metadata"]["name"]
+def fill_memory(cluster: Cluster, job: Job) -> None:
+    """The Ray container of the worker goes beyond its memory limit and is ended by the kernel as a whole.
+
+    That is what cgroup v2 does under Kubernetes; with v1 the kernel ends a single process, and here it is made to choose the first.
+    """
+    pod = job.pod("worker")
+    cluster.exec([sys.executable, "-c", FIRST_TO_DIE, *map(str, processes(cluster, container_id(pod)))])
     try:
-        job.execute(worker, FILL_MEMORY)
+        job.execute(pod["metadata"]["name"], FILL_MEMORY)
     except AssertionError as ended:
-        print(f"memory of {worker} filled: {str(ended).strip().splitlines()[-1][:200]}")
+        # The command ends with its container.
+        print(f"memory of {pod['metadata']['name']} filled: {str(ended).strip().splitlines()[-1][:200]}")
 
 
 def container_id(pod: dict[str, Any]) -> str:
