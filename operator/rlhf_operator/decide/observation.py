@@ -147,7 +147,7 @@ class HeadView:
     """What the pollers last saw of the head service. All ages are judged against ``at``."""
 
     at: datetime
-    """When this was last refreshed, successfully or not."""
+    """When the last look began, successful or not: what it saw was so at this moment or later."""
     reachable: bool
     unreachable_since: datetime | None = None
     error: str = ""
@@ -162,7 +162,8 @@ class HeadView:
 
 @dataclass(frozen=True, slots=True)
 class ActResult:
-    """How an action of an earlier decision went, kept in memory until the same action succeeds or is no longer asked for."""
+    """How an action of an earlier decision went. A failure is kept until the action succeeds or is no longer asked for; a success only of
+    the calls to a head, until the next such call."""
 
     action: str
     """Class name of the action."""

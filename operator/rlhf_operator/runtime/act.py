@@ -111,7 +111,7 @@ class Actor:
             result = memory.note(name, self._now(), code=failed.code, message=str(failed), permanent=failed.permanent)
             memory.next_try[action] = self._clock() + backoff(result.failures)
             raise
-        memory.succeeded(name)
+        memory.succeeded(name, self._now())
         memory.next_try.pop(action, None)
         return done
 

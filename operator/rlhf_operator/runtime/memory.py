@@ -12,6 +12,8 @@ from rlhf_operator.decide.observation import ActResult, JobView, VolumeClaimView
 from rlhf_operator.runtime.keys import JobKey
 
 MESSAGE_CHARACTERS = 2048
+POSTS = frozenset({"Submit", "StopSubmission"})
+"""Actions that nothing in the cluster shows at once: their success is remembered, or they would be made twice."""
 
 T = TypeVar("T")
 
@@ -66,14 +68,16 @@ class JobMemory:
         self.results[action] = result
         return result
 
-    def succeeded(self, action: str) -> None:
+    def succeeded(self, action: str, at: datetime) -> None:
         self.results.pop(action, None)
+        if action in POSTS:
+            self.results[action] = ActResult(action=action, ok=True, at=at)
 
     def keep_only(self, asked: Iterable[Action]) -> None:
-        """Results of actions that are no longer asked for say nothing any more."""
+        """Failures of actions that are no longer asked for say nothing any more."""
         wanted = set(asked)
         kinds = {type(action).__name__ for action in wanted}
-        self.results = {name: result for name, result in self.results.items() if name in kinds}
+        self.results = {name: result for name, result in self.results.items() if result.ok or name in kinds}
         self.next_try = {action: at for action, at in self.next_try.items() if action in wanted}
 
 

@@ -53,24 +53,28 @@ class Target:
 
 
 async def look(head: Head, target: Target, before: HeadView | None, now: Callable[[], datetime]) -> HeadView:
-    """One look. What could not be read keeps its last value, so a short gap loses nothing."""
+    """One look. What could not be read keeps its last value, so a short gap loses nothing.
+
+    It is dated by its beginning: an answer may be older than its arrival, but never older than the question.
+    """
+    asked = now()
     if before is None:
-        before = HeadView(at=now(), reachable=False)
+        before = HeadView(at=asked, reachable=False)
     submission_id = target.watch.submission_id
     seen: SubmissionView | Fault | None = None
     if submission_id is not None:
         seen = await head.look(submission_id)
     if isinstance(seen, SubmissionView) and seen.found:
-        view = replace(before, at=now(), reachable=True, unreachable_since=None, error="", gcs_healthy=True, submission=seen)
+        view = replace(before, at=asked, reachable=True, unreachable_since=None, error="", gcs_healthy=True, submission=seen)
         return await _details(head, target, view, before.submission, now)
     # A head that did not answer the first call is not asked a second one: it would only hold the slot longer.
     health = await head.health() if not isinstance(seen, Fault) else Health(False, "", seen.message)
     if health.fault:
         since = before.unreachable_since or now()
-        return replace(before, at=now(), reachable=False, unreachable_since=since, error=health.fault, gcs_healthy=False)
+        return replace(before, at=asked, reachable=False, unreachable_since=since, error=health.fault, gcs_healthy=False)
     return replace(
         before,
-        at=now(),
+        at=asked,
         reachable=True,
         unreachable_since=None,
         error="",

@@ -102,7 +102,7 @@ def test_rc43_an_id_in_use_counts_as_submitted_only_when_it_is_ours(fake_time, m
         await world.look()
         await world.look()
         results = world.seen[-1].results
-        assert (results == ()) is ok
+        assert [result.ok for result in results] == [ok]
         if not ok:
             assert (results[0].code, results[0].permanent) == (409, True)
 

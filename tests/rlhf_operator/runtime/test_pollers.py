@@ -77,6 +77,18 @@ def test_rc37_before_the_first_post_both_health_answers_are_asked_for(fake_time)
     fake_time(main())
 
 
+def test_a_look_is_dated_by_its_question_so_that_no_old_answer_passes_for_a_new_one(fake_time):
+    async def main():
+        head = Head()
+        head.found, head.takes = False, 3.0
+        began = wall()
+        view = await after(head)
+        assert (wall() - began).total_seconds() == 3.0
+        assert view.at == began, "a POST made within these three seconds is not denied by this answer"
+
+    fake_time(main())
+
+
 def test_rc20_a_gap_keeps_what_was_known_and_says_since_when(fake_time):
     async def main():
         head = Head()
