@@ -24,10 +24,10 @@ integration: setup  ## operator and KubeRay against a real control plane; pods a
 	$(PYTHON_RUN) -m pytest tests/integration $(ARGS)
 
 e2e: setup  ## whole jobs on a cluster of this machine, with real pods
-	$(PYTHON_RUN) -m pytest e2e $(ARGS)
+	$(PYTHON_RUN) -m pytest e2e -s $(ARGS)
 
 e2e-full: setup  ## the same, and every kind of failure that a job must survive
-	$(PYTHON_RUN) -m pytest e2e --level 1 $(ARGS)
+	$(PYTHON_RUN) -m pytest e2e -s --level 1 $(ARGS)
 
 lint: setup  ## ruff, mypy, import rules
 	.venv/bin/ruff check .
