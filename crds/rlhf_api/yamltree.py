@@ -18,6 +18,10 @@ Path = tuple[str | int, ...]
 
 MAX_NODES = 50_000
 """Nodes of a document after aliases are expanded; more is an alias bomb, not a manifest."""
+MAX_DEPTH = 100
+"""Levels of a document; more is no manifest, and what walks it would run out of stack."""
+MAX_DIGITS = 100
+"""Characters of a whole number; Python turns no more than 4300 into text again."""
 
 
 class YamlFault(Exception):  # noqa: N818 - a fault of the text, not of this program
@@ -44,6 +48,7 @@ class Document:
         return self.line
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _RESOLVERS = (
     ("bool", r"true|True|TRUE|false|False|FALSE|y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF", "tTfFyYnNoO"),
     ("null", r"~|null|Null|NULL|", "~nN\0"),
@@ -74,6 +79,8 @@ def parse(text: str) -> list[Document]:
         raise YamlFault(mark.line + 1 if mark else 0, problem, "spaces: YAML allows no tab here" if tab else None) from None
     except yaml.YAMLError as error:
         raise YamlFault(0, str(error).splitlines()[0]) from None
+    except RecursionError:
+        raise YamlFault(0, f"more than {MAX_DEPTH} levels") from None
     documents = []
     for node in nodes:
         document = Document(None, node.start_mark.line + 1)
@@ -110,6 +117,8 @@ class _Builder:
         self.count += 1
         if id(node) in above or self.count > MAX_NODES:
             raise YamlFault(line, "an alias contains itself" if id(node) in above else f"more than {MAX_NODES} values after aliases")
+        if len(above) > MAX_DEPTH:
+            raise YamlFault(line, f"more than {MAX_DEPTH} levels")
         if isinstance(node, yaml.ScalarNode):
             return _scalar(node, line)
         if isinstance(node, yaml.SequenceNode):
@@ -157,10 +166,15 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Any:
     if kind == "bool":
         return text[0] in "tTyY" or text.lower() == "on"
     if kind == "int":
+        if len(text) > MAX_DIGITS:
+            raise YamlFault(line, f"a number of {len(text)} digits", "quotes, where a text is meant")
         return _integer(text.replace("_", ""))
     if kind == "float":
         return _float(text.replace("_", ""))
     if kind == "str":
+        half = _SURROGATE.search(text)
+        if half is not None:
+            raise YamlFault(line, f"\\u{ord(half[0]):04x} is half a character", "the character itself, or \\U and its eight digits")
         return text
     raise YamlFault(line, f"tag {node.tag} is not supported", "a plain value")
 

@@ -57,6 +57,22 @@ def test_lines_of_keys_and_items() -> None:
     assert [document.line_of(path) for path in (("a",), ("a", "c", 1), ("a", "c", 1, "d"), ("a", "absent"))] == [1, 5, 5, 1]
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("a: 1\nb: " + "9" * 5000, 2, "a number of 5000 digits"),
+        ("a: " + "[" * 3000 + "]" * 3000, 0, "more than 100 levels"),
+        ("a:\n  b: " + "{c: " * 150 + "1" + "}" * 150, 2, "more than 100 levels"),
+        ('a: 1\nb: "\\ud800"', 2, "\\ud800 is half a character"),
+        ('"\\ud800": 1', 1, "\\ud800 is half a character"),
+    ],
+)
+def test_what_nothing_could_print_or_walk_is_refused(text: str, line: int, problem: str) -> None:
+    with pytest.raises(YamlFault) as caught:
+        parse(text)
+    assert (caught.value.line, caught.value.problem) == (line, problem)
+
+
 def test_alias_bomb_is_refused() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 8)]
