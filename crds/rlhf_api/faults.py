@@ -13,8 +13,9 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from rlhf_api.fields import Path, by_alias, dotted, field_at, model_at, places
+from rlhf_api.patterns import said
 from rlhf_api.spec.job import NAME_MAX, NAME_RULE
-from rlhf_api.violations import Violation
+from rlhf_api.violations import Violation, quoted
 
 _TYPES = {
     "int_type": "an integer",
@@ -34,6 +35,12 @@ _BOUNDS = {
     "less_than_equal": ("at most", "le"),
 }
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_KUBERNETES = {
+    "claimName": "existingClaim",
+    "persistentVolumeClaim": "existingClaim: NAME",
+    "valueFrom": "spec.cluster.secretEnv, with a secretKeyRef",
+}
+"""Fields of a pod that people write here -> what this API has instead."""
 _FEW = 14
 """Field names are listed in full where a level has at most this many."""
 
@@ -81,7 +88,7 @@ def _normal(loc: Sequence[str | int], raw: Any, kind: str) -> tuple[Path, bool]:
 
 
 def _violation(path: Path, details: list[ErrorDetails]) -> Violation:
-    detail = next((each for each in details if each["type"] == "literal_error"), details[0])
+    detail = next((each for each in details if each["type"] == "literal_error" or each["type"] in _BOUNDS), details[0])
     kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
         return Violation(dotted(path), _brief(value), "unknown field", _known_field(path))
@@ -119,12 +126,12 @@ def _wrong_type(path: Path, details: list[ErrorDetails]) -> Violation:
         nearest = f"{value.strip()} without quotes"
     elif isinstance(value, str) and value.lower() in ("true", "false") and "bool_type" in kinds:
         nearest = f"{value.lower()} without quotes"
-    elif "string_type" in kinds and isinstance(value, int | float):
-        nearest = f'"{_brief(value)}" in quotes'
+    elif "string_type" in kinds and isinstance(value, int | float) and not (isinstance(value, bool) and len(kinds) > 1):
+        nearest = quoted(value)
     elif kinds == ["int_type"] and isinstance(value, float):
         nearest = str(round(value))
     elif kinds in (["list_type"], ["tuple_type"]):
-        nearest = f"[{_brief(value)}]"
+        nearest = "a list: each of its entries begins with -" if isinstance(value, Mapping) else f"[{_brief(value)}]"
     return Violation(dotted(path), _brief(value), f"the value must be {wanted}", nearest)
 
 
@@ -139,21 +146,23 @@ def _text_or_list(path: Path, detail: ErrorDetails) -> Violation:
         return Violation(dotted(path), value, f"the text must have at most {context['max_length']} characters ({len(value)} here)", None)
     if kind in ("string_too_short", "too_short"):
         least = context["min_length"]
-        rule = "this must not be empty" if least == 1 else f"there must be at least {least} entries"
+        entries = f"there must be at least {least} entries" if kind == "too_short" else f"the text must have at least {least} characters"
+        rule = "this must not be empty" if least == 1 else entries
         return Violation(dotted(path), _brief(value), f"{rule}: {_about(path)}", None)
     if kind == "too_long":
         return Violation(dotted(path), _brief(value), f"there must be at most {context['max_length']} entries: {_about(path)}", None)
     if kind == "string_pattern_mismatch":
-        return Violation(dotted(path), value, f"the text must match {context['pattern']}: {_about(path)}", None)
+        words, nearest = said(context["pattern"], str(value))
+        return Violation(dotted(path), value, f"the text must be {words}: {_about(path)}", nearest)
     if kind == "finite_number":
         return Violation(dotted(path), value, "the value must be a finite number", None)
     return Violation(dotted(path), _brief(value), detail["msg"].lower(), None)
 
 
 def _about(path: Path) -> str:
-    """The field's description as the end of a sentence."""
-    info = field_at(path)
-    text = info.description if info is not None and info.description else "see docs/reference.md"
+    """The field's description, or that of the map it stands in, as the end of a sentence."""
+    described = (info.description for info in (field_at(path), field_at(path[:-1])) if info is not None and info.description)
+    text = next(described, "see docs/reference.md")
     return " ".join(text.split()).rstrip(".")
 
 
@@ -178,6 +187,8 @@ def _meant(path: Path, kind: str) -> tuple[str, ...]:
 
 def _known_field(path: Path) -> str:
     """The field that was meant, for people."""
+    if path[-1] in _KUBERNETES:
+        return _KUBERNETES[str(path[-1])]
     found, _ = _candidates(path)
     if found:
         return " or ".join(found[:3])

@@ -48,6 +48,15 @@ class Violation:
         return mask(f"{head}\n  Rule: {self.rule}.{tail}")
 
 
+def quoted(value: object) -> str:
+    """What to write instead of ``value`` where a text belongs."""
+    if value is None:
+        return '"" for an empty text'
+    if isinstance(value, bool):
+        return "quotes around it, since YAML reads yes, on and y as true, and no, off and n as false"
+    return f'"{value}" in quotes'
+
+
 def _shown(value: object) -> str:
     """YAML spelling of short values; long ones are cut."""
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value) if isinstance(value, str) else str(value)

@@ -1,0 +1,83 @@
+"""Texts that a pattern refuses: the rule in words, and what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rlhf_api import manifest
+from rlhf_api.crd import definition
+from rlhf_api.patterns import said
+
+RawJob = Callable[..., dict[str, Any]]
+
+
+def _patterns(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("pattern"), str):
+            yield node["pattern"]
+        for value in node.values():
+            yield from _patterns(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _patterns(value)
+
+
+def test_every_pattern_of_the_contract_has_words() -> None:
+    patterns = set(_patterns(definition()))
+    assert len(patterns) > 8
+    assert all(said(pattern, "ü")[0] for pattern in patterns)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "nearest"),
+    [
+        ("cluster.shmSize", "64GB", "64G"),
+        ("cluster.shmSize", "64 gi", "64Gi"),
+        ("cluster.shmSize", "1.5GiB", "1.5Gi"),
+        ("cluster.shmSize", "lots", None),
+        ("cluster.shmSize", "-1", None),
+        ("cluster.queueName", "Team A", "team-a"),
+        ("cluster.serviceAccountName", "My_Account.x", "my-account.x"),
+        ("cluster.env.0.name", "1-HF", "_1_HF"),
+        ("cluster.volumes.0.mountPath", "data/", "/data"),
+        ("cluster.files.items.0.path", "/a/b/", "a/b"),
+        ("cluster.labels", {"team": "a b"}, "a-b"),
+        ("cluster.rayVersion", "v2.60", "2.60.0"),
+        ("cluster.image", "a b", None),
+    ],
+)
+def test_the_text_that_was_meant_is_named(raw_job: RawJob, field: str, value: Any, nearest: str | None) -> None:
+    lists = {
+        "cluster.env": [{"name": "A", "value": "b"}],
+        "cluster.volumes": [{"name": "a", "mountPath": "/a", "existingClaim": "a"}],
+        "cluster.files": {"configMap": "f", "items": [{"key": "a", "path": "a"}]},
+    }
+    within = {name: content for name, content in lists.items() if field.startswith(f"{name}.")}
+    faults = [fault for fault in manifest.validate(raw_job({**within, field: value}))[1] if "must be" in fault.rule]
+    assert [fault.nearest for fault in faults] == [nearest]
+    assert "^" not in str(faults[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "nearest"),
+    [
+        ({"cluster.head": {"resources": {"limits": {"cpu": -1}}}}, "the value must be at least 0", "cpu: 0"),
+        ({"cluster.head": {"resources": {"limits": {"cpu": True}}}}, "the value must be text or an integer", None),
+        ({"cluster.env": {"A": "b"}}, "the value must be a list", "a list: each of its entries begins with -"),
+        ({"cluster.image": True, "cluster.rayVersion": "2.60.0"}, "the value must be text", "quotes around it, since YAML reads yes"),
+        ({"cluster.volumes": [{"name": "a", "mountPath": "/", "existingClaim": "a"}]}, "the text must have at least 2 characters", None),
+        (
+            {"cluster.volumes": [{"name": "a", "mountPath": "/a", "existingClaim": "a", "persistentVolumeClaim": {"claimName": "x"}}]},
+            "unknown field",
+            "existingClaim: NAME",
+        ),
+        ({"cluster.env": [{"name": "A", "value": "", "valueFrom": {}}]}, "unknown field", "spec.cluster.secretEnv, with a secretKeyRef"),
+    ],
+)
+def test_advice_is_of_use_when_it_is_followed(raw_job: RawJob, changes: dict[str, Any], rule: str, nearest: str | None) -> None:
+    (fault,) = manifest.validate(raw_job(changes))[1]
+    assert fault.rule.startswith(rule)
+    assert fault.nearest == nearest if nearest is None else (fault.nearest or "").startswith(nearest)
