@@ -59,6 +59,19 @@ def image_needs_ray_version(spec: JobSpec) -> Iterator[Finding]:
         yield Finding("cluster.rayVersion", cluster.ray_version, "no rayVersion, or the image that has it")
 
 
+@rule("sizes-are-above-zero", "the size of a volume, of /dev/shm and every limit of a pod is above zero")
+def sizes_are_above_zero(spec: JobSpec) -> Iterator[Finding]:
+    volume = spec.checkpoint.volume
+    sizes: list[tuple[str, str | int | None, str]] = [("cluster.shmSize", spec.cluster.shm_size, "shmSize: 1Gi, or no shmSize")]
+    if volume is not None and volume.create is not None:
+        sizes.append(("checkpoint.volume.create.size", volume.create.size, "size: 100Gi"))
+    for name, pods in _pods(spec):
+        sizes += [(f"cluster.{name}.resources.limits.{key}", size, f"no limit of {key}") for key, size in pods.resources.limits.items()]
+    for field, size, nearest in sizes:
+        if size is not None and parse(size) == 0:
+            yield Finding(field, size, nearest)
+
+
 @rule("shm-within-memory", "cluster.shmSize counts against the memory limit of a worker pod, so it is at most that limit")
 def shm_within_memory(spec: JobSpec) -> Iterator[Finding]:
     size, limit = spec.cluster.shm_size, spec.cluster.workers.resources.limits.get("memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -12,6 +13,8 @@ from rlhf_api.rules.registry import Cel, Finding, rule
 from rlhf_api.spec import JobSpec
 
 _VOLUMES = "!has(self.cluster.volumes) || self.cluster.volumes"
+_FILE_NAME_BYTES = 255
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ITEMS = "!has(self.cluster.files) || !has(self.cluster.files.items) || self.cluster.files.items"
 
 
@@ -110,8 +113,14 @@ def file_items_differ(spec: JobSpec) -> Iterator[Finding]:
         return
     paths = [item.path for item in files.items]
     for index, item in enumerate(files.items):
-        if item.path in paths[:index] or {".", ".."} & set(item.path.split("/")):
-            yield Finding(f"cluster.files.items[{index}].path", item.path, f"path: {item.key}")
+        parts = item.path.split("/")
+        field, nearest = f"cluster.files.items[{index}].path", f"path: {item.key}"
+        if item.path in paths[:index] or {".", ".."} & set(parts):
+            yield Finding(field, item.path, nearest)
+        elif any(path.startswith(f"{item.path}/") for path in paths):
+            yield Finding(field, item.path, f"path: {item.path}-file", "another item makes it a folder")
+        elif _CONTROL.search(item.path) or any(len(part.encode()) > _FILE_NAME_BYTES for part in parts):
+            yield Finding(field, item.path, nearest, f"a file name has at most {_FILE_NAME_BYTES} bytes and no control characters")
 
 
 @rule(
