@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -135,6 +136,10 @@ def refuse(file: str, violations: Sequence[Violation]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        # A locale without UTF-8 would end the command at the first other character.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
     arguments = list(sys.argv[1:] if argv is None else argv)
     joined = {point.name: point for point in entry_points(group=COMMANDS)}
     parser = argparse.ArgumentParser(prog="rlhf", description="Train language models from one RLHFJob manifest.")
@@ -184,6 +189,10 @@ def _add_output_argument(parser: argparse.ArgumentParser) -> None:
 def _write(text: str, output: Path | None) -> int:
     if output is None:
         print(text, end="")
-    else:
+        return ExitCode.DONE
+    try:
         output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        rule = f"the file can be written ({error.strerror})"
+        return refuse(str(output), [Violation("--output", str(output), rule, "a file in a folder that is there")])
     return ExitCode.DONE

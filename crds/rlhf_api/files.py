@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import yaml
 
-from rlhf_api.resolve import to_raw
+from rlhf_api.resolve import DATA_SUFFIXES, to_raw
 from rlhf_api.spec import DatasetSpec, FileItem, FilesSpec, ModelSpec, RLHFJob
-from rlhf_api.violations import Violation
+from rlhf_api.violations import Violation, quoted
 from rlhf_api.yamltree import Document
 
 LIMIT_BYTES = 1 << 20
 """Kubernetes takes no larger ConfigMap."""
 
-_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
 
@@ -44,9 +44,9 @@ def read_config_maps(path: Path, documents: Sequence[Document]) -> tuple[list[Co
         for key, text in data.items() if isinstance(data, dict) else ():
             where = f"{path}:{document.line_of(('data', key))}"
             if not isinstance(text, str):
-                faults.append(Violation(f"data.{key}", text, "the data of a ConfigMap is text", f'"{text}" in quotes', where))
+                faults.append(Violation(f"data.{key}", text, "the data of a ConfigMap is text", quoted(text), where))
             elif not _KEY.fullmatch(key) or key in (".", ".."):
-                faults.append(Violation(f"data.{key}", None, "a ConfigMap key is a plain file name", None, where))
+                faults.append(Violation(f"data.{key}", None, "a ConfigMap key is a plain file name of at most 253 characters", None, where))
             else:
                 files[key] = text
         found.append(ConfigMap(str(name), files, str(path), {key: document.line_of(("data", key)) for key in files}))
@@ -92,7 +92,8 @@ class FilesError(Exception):
 def collect(job: RLHFJob, folder: Path) -> tuple[FilesSpec, dict[str, str]]:
     """``cluster.files`` for ``job`` and the data of its ConfigMap; ``folder`` is what relative paths refer to.
 
-    Raises FilesError where a file is missing, is no UTF-8 text, or all together are too large.
+    Raises FilesError where a file is missing, cannot be read, is no UTF-8 text, or all together are too large. A name that no
+    file answers to and that may be a hub id is none.
     """
     given = job.spec.cluster.files
     name = given.config_map if given is not None else f"{job.metadata.name}-files"
@@ -143,12 +144,12 @@ def _paths(job: RLHFJob, folder: Path) -> Iterator[tuple[str, str]]:
     spec = job.spec
     for index, source in enumerate(spec.rl.reward.sources):
         if source.function is not None:
-            yield from _inside(f"spec.rl.reward.sources[{index}].function.file", source.function.file, folder)
+            yield from _inside(f"spec.rl.reward.sources[{index}].function.file", source.function.file, folder, is_file=True)
     datasets: list[tuple[str, DatasetSpec]] = [(f"spec.data.datasets[{index}].path", each) for index, each in enumerate(spec.data.datasets)]
     if spec.evaluation is not None:
         datasets += [(f"spec.evaluation.datasets[{index}].path", each) for index, each in enumerate(spec.evaluation.datasets)]
     for field, dataset in datasets:
-        yield from _inside(field, dataset.path, folder)
+        yield from _inside(field, dataset.path, folder, is_file=PurePosixPath(dataset.path).suffix in DATA_SUFFIXES)
     models: tuple[tuple[str, ModelSpec | None], ...] = (
         ("actor", spec.models.actor),
         ("reference", spec.models.reference),
@@ -162,21 +163,38 @@ def _paths(job: RLHFJob, folder: Path) -> Iterator[tuple[str, str]]:
                     yield field, path
 
 
-def _inside(field: str, path: str, folder: Path) -> Iterator[tuple[str, str]]:
-    """Nothing for absolute paths and for hub ids, which no file here answers to."""
+def _inside(field: str, path: str, folder: Path, *, is_file: bool = False) -> Iterator[tuple[str, str]]:
+    """Nothing for absolute paths and for hub ids, which no file here answers to. ``is_file``: the path can be no hub id."""
     place = folder / path
-    if Path(path).is_absolute() or not place.exists():
+    if Path(path).is_absolute():
+        return
+    if not _exists(place):
+        if is_file or path.startswith("."):
+            here = [each.relative_to(folder).as_posix() for each in place.parent.glob("*")] if _exists(place.parent) else []
+            nearest = next(iter(get_close_matches(path, here, n=1)), "an absolute path, on a volume of cluster.volumes")
+            raise FilesError(Violation(field, path, "a relative path names a file in the manifest's folder", nearest))
         return
     if ".." in Path(path).parts:
         raise FilesError(Violation(field, path, "files of a ConfigMap lie below the manifest's folder", "a copy below it"))
     files = sorted(each for each in place.rglob("*") if each.is_file()) if place.is_dir() else [place]
     for each in files:
+        if not each.is_file():
+            raise FilesError(Violation(field, path, "files of a ConfigMap are plain files", "a copy of what it holds"))
         yield field, each.relative_to(folder).as_posix()
+
+
+def _exists(place: Path) -> bool:
+    try:
+        return place.exists()
+    except OSError:
+        return False
 
 
 def _text(path: Path, field: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise FilesError(Violation(field, path.name, f"the file can be read ({error.strerror})", "a file that you may read")) from None
     except UnicodeDecodeError:
         nearest = "a volume of cluster.volumes, or init: random where the weights do not matter"
         raise FilesError(Violation(field, path.name, "files of a ConfigMap are UTF-8 text", nearest)) from None

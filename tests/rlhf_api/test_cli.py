@@ -61,6 +61,19 @@ def test_generators_print_or_write(command: str, tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out == (tmp_path / "out").read_text()
 
 
+@pytest.mark.parametrize("command", ["crd", "reference", "reasons"])
+def test_a_place_that_cannot_be_written_is_named(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "-o", str(tmp_path / "none" / "out")]) == 2
+    assert "--output" in (printed := capsys.readouterr().err)
+    assert "Rule: the file can be written (No such file or directory)" in printed
+
+
+def test_a_locale_without_utf_8_gets_utf_8() -> None:
+    environment = {"PYTHONPATH": "crds", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "rlhf_api", "reference"], capture_output=True, check=True, env=environment)
+    assert "…" in done.stdout.decode()
+
+
 def test_module_runs_as_the_command_does() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rlhf_api", "--version"], capture_output=True, text=True, check=True, env={"PYTHONPATH": "crds"}

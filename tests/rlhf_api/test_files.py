@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,3 +131,34 @@ def test_what_no_config_map_can_hold_is_refused_by_name(folder: Path, raw_job: R
     with pytest.raises(FilesError, match=text) as caught:
         collect(job, folder)
     assert Path(name).name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "nearest"),
+    [
+        ({"data.datasets.0.path": "data/trian.jsonl"}, "spec.data.datasets[0].path", "data/train.jsonl"),
+        ({"rl.reward.sources.0.function.file": "rewards.py"}, "spec.rl.reward.sources[0].function.file", "reward.py"),
+        ({"models.actor.path": "./nowhere"}, "spec.models.actor.path", "an absolute path"),
+        ({"data.datasets.0.path": "d" * 300 + ".jsonl"}, "spec.data.datasets[0].path", "an absolute path"),
+        ({"data.datasets.0.path": "pipe.jsonl"}, "spec.data.datasets[0].path", "a copy of what it holds"),
+    ],
+)
+def test_a_file_that_is_not_there_is_refused_and_not_left_out(
+    folder: Path, raw_job: RawJob, changes: dict[str, Any], field: str, nearest: str
+) -> None:
+    os.mkfifo(folder / "pipe.jsonl")
+    job = manifest.load(write(folder, raw_job({**RELATIVE, **changes}))).job
+    with pytest.raises(FilesError) as caught:
+        collect(job, folder)
+    assert caught.value.violation.field == field
+    assert (caught.value.violation.nearest or "").startswith(nearest)
+
+
+def test_a_hub_id_needs_no_file(folder: Path, raw_job: RawJob) -> None:
+    hub = {"data.datasets.0.path": "openai/gsm8k", "models.actor.path": "Qwen/Qwen3-8B"}
+    assert list(collect(manifest.load(write(folder, raw_job({**RELATIVE, **hub}))).job, folder)[1]) == ["reward.py"]
+
+
+def test_line_ends_reach_the_pods_as_they_are(folder: Path, raw_job: RawJob) -> None:
+    (folder / "reward.py").write_bytes(b"a = 1\r\nb = 2\r\n")
+    assert collect(manifest.load(write(folder, raw_job(RELATIVE))).job, folder)[1]["reward.py"] == "a = 1\r\nb = 2\r\n"
