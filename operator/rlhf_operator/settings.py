@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +17,21 @@ PREFIX = "RLHF_"
 TOKEN_KEY_FILE = f"{PREFIX}TOKEN_KEY_FILE"
 TOKEN_KEY_MIN_BYTES = 32
 """HMAC-SHA256 gains nothing from a longer key and loses with a shorter one."""
+
+
+_PAIRS = "write a JSON object, or key=value separated by commas"
+_RULES = {
+    "bool_parsing": "true or false",
+    "float_parsing": "a number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "string_pattern_mismatch": "three numbers with dots between them, as in 2.60.0",
+    "string_type": _PAIRS,
+}
+"""Kind of a fault of pydantic -> the rule in words, where pydantic's own speak of its types."""
+_QUOTED = re.compile(r"'([^']*)'")
+_OF_A_SERVICE = re.compile(r"_SERVICE_(HOST|PORT)|_PORT(_\d+_(TCP|UDP|SCTP).*)?$")
+"""Kubernetes gives pods such variables for each Service of their namespace."""
 
 
 class SettingsError(Exception):
@@ -31,10 +48,13 @@ def _pairs(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if value.startswith("{"):
-        return json.loads(value)
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{_PAIRS} ({error.msg} at character {error.pos})") from None
     pairs = [part.partition("=") for part in _items(value)]
     if any(not equals or not key.strip() for key, equals, _ in pairs):
-        raise ValueError("write a JSON object, or key=value separated by commas")
+        raise ValueError(_PAIRS)
     return {key.strip(): text.strip() for key, _, text in pairs}
 
 
@@ -169,14 +189,31 @@ def from_environment(environment: Mapping[str, str]) -> OperatorSettings:
     except ValidationError as error:
         raise SettingsError("\n".join([*faults, *(_fault(details, environment) for details in error.errors())])) from None
     faults += _conflicts(settings)
+    faults += _misspelt(environment)
     if faults:
         raise SettingsError("\n".join(faults))
     return settings
 
 
+def _misspelt(environment: Mapping[str, str]) -> list[str]:
+    """Variables that nothing reads and that are nearly called like one that is read."""
+    known = [variable(each.name) for each in fields(OperatorSettings) if each.name != "ray_auth_options"]
+    faults: list[str] = []
+    for name in sorted(environment.keys() - set(known)):
+        near = get_close_matches(name, known, n=1, cutoff=0.9) if name.startswith(PREFIX) and not _OF_A_SERVICE.search(name) else []
+        if near:
+            faults.append(f"{name}: {environment[name]!r}\n  Rule: the operator reads no such variable. Nearest: {near[0]}.")
+    return faults
+
+
 def _conflicts(settings: OperatorSettings) -> list[str]:
     """Values that are right alone and wrong together."""
     faults: list[str] = []
+    if settings.health_port == settings.metrics_port:
+        faults.append(
+            f"{variable('metrics_port')}: {settings.metrics_port}\n"
+            f"  Rule: another port than {variable('health_port')}. Nearest: {settings.metrics_port % 65_535 + 1}."
+        )
     if settings.lease_renew_seconds >= settings.lease_duration_seconds:
         faults.append(
             f"{variable('lease_renew_seconds')}: {settings.lease_renew_seconds:g}\n"
@@ -197,5 +234,10 @@ def _fault(details: Any, environment: Mapping[str, str]) -> str:
         return f"{name}\n  Rule: this variable is set; it has no default."
     if name == TOKEN_KEY_FILE:
         return f"{name}: {environment.get(name)!r}\n  Rule: the file holds at least {TOKEN_KEY_MIN_BYTES} bytes."
-    rule = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return f"{name}: {environment.get(name)!r}\n  Rule: {rule}."
+    rule = _RULES.get(details["type"]) or details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    default = next((each.default for each in fields(OperatorSettings) if each.name == details["loc"][0]), None)
+    if details["type"] == "literal_error":
+        default = next(iter(get_close_matches(environment.get(name, "").lower(), _QUOTED.findall(rule), n=1)), default)
+    text = str(default).lower() if isinstance(default, bool) else f"{default:g}" if isinstance(default, float) else default
+    nearest = f" Nearest: {text}." if isinstance(text, str | int) and text != "" else ""
+    return f"{name}: {environment.get(name)!r}\n  Rule: {rule}.{nearest}"

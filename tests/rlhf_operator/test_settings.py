@@ -61,7 +61,12 @@ def test_values_from_variables(variables: dict[str, str], field: str, expected: 
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"RLHF_WORKERS": "many"}, "RLHF_WORKERS: 'many'"),
+        ({"RLHF_WORKERS": "many"}, "RLHF_WORKERS: 'many'\n  Rule: a whole number. Nearest: 8."),
+        ({"RLHF_KUEUE": "maybe"}, "RLHF_KUEUE: 'maybe'\n  Rule: true or false. Nearest: false."),
+        ({"RLHF_LOG_LEVEL": "INFO"}, "'error'. Nearest: info."),
+        ({"RLHF_OPERATOR_LABELS": '{"app":1}'}, "write a JSON object, or key=value"),
+        ({"RLHF_POLL_SECOND": "5"}, "RLHF_POLL_SECOND: '5'\n  Rule: the operator reads no such variable. Nearest: RLHF_POLL_SECONDS."),
+        ({"RLHF_HEALTH_PORT": "9090"}, "RLHF_METRICS_PORT: 9090\n  Rule: another port than RLHF_HEALTH_PORT. Nearest: 9091."),
         ({"RLHF_WORKERS": "0"}, "greater than or equal to 1"),
         ({"RLHF_HEAD_ACCESS": "tunnel"}, "RLHF_HEAD_ACCESS: 'tunnel'\n  Rule: 'direct' or 'proxy'"),
         ({"RLHF_DEFAULT_RAY_VERSION": "2.60"}, "RLHF_DEFAULT_RAY_VERSION: '2.60'"),
@@ -81,6 +86,11 @@ def test_bad_values_name_their_variable(variables: dict[str, str], message: str,
     with pytest.raises(SettingsError) as error:
         from_environment({**environment, **variables})
     assert message in str(error.value)
+
+
+def test_variables_that_kubernetes_makes_of_services_are_left_alone(environment: dict[str, str]) -> None:
+    made = {"RLHF_OPERATOR_SERVICE_HOST": "10.0.0.1", "RLHF_OPERATOR_PORT": "tcp://10.0.0.1:80", "RLHF_HEALTH_PORT_8080_TCP_PORT": "8080"}
+    assert from_environment({**environment, **made}) == from_environment(environment)
 
 
 def test_every_fault_is_told_at_once(environment: dict[str, str]) -> None:
