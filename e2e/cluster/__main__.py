@@ -15,6 +15,8 @@ from e2e.cluster.home import Home
 from e2e.cluster.sandbox import SandboxError
 from e2e.tools.cachefolder import ToolsError
 
+MAX_DOWN_SECONDS = 86_400
+
 
 def up(arguments: argparse.Namespace) -> int:
     """Start a cluster and say how to reach it."""
@@ -80,6 +82,8 @@ def logs(arguments: argparse.Namespace) -> int:
     """Print, or follow, the log of a part; without a part the names of all logs. Works on a cluster that has ended, too."""
     folder = Home.default().cluster(arguments.name) / "logs"
     names = sorted(path.stem for path in folder.glob("*.log"))
+    if not names:
+        raise SandboxError(f"no cluster {arguments.name!r} has logs; there are: {', '.join(Home.default().clusters()) or 'none'}")
     if arguments.part is None:
         print("\n".join(str(folder / f"{name}.log") for name in names))
         return 0
@@ -87,6 +91,17 @@ def logs(arguments: argparse.Namespace) -> int:
         raise SandboxError(f"cluster {arguments.name}: no log of {arguments.part!r}; there are: {', '.join(names) or 'none'}")
     follow = ("-n", "20", "-F") if arguments.follow else ("-n", "+1")
     os.execvp("tail", ["tail", *follow, str(folder / f"{arguments.part}.log")])
+
+
+def _seconds(text: str) -> float:
+    """A time that can be slept: a part is down already when it is."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MAX_DOWN_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r}: seconds from 0 to {MAX_DOWN_SECONDS}, for example 30")
+    return seconds
 
 
 def parser() -> argparse.ArgumentParser:
@@ -107,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
     command("status", status)
     added = command("restart", restart)
     added.add_argument("part", help="for example kube-apiserver")
-    added.add_argument("--down", type=float, default=0.0, metavar="SECONDS", help="how long it stays down (default: 0)")
+    added.add_argument("--down", type=_seconds, default=0.0, metavar="SECONDS", help="how long it stays down (default: 0)")
     added.add_argument("--kill", action="store_true", help="SIGKILL, not SIGTERM")
     added = command("exec", execute)
     added.add_argument("command", nargs="+", help="for example: -- kubectl get nodes")

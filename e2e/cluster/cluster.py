@@ -132,12 +132,13 @@ class Cluster:
     def remove(cls, name: str, *, home: Home | None = None) -> bool:
         """Ends the cluster of this name, whatever state it is in; True when something ran. Its logs stay."""
         home = home or Home.default()
+        folder = home.cluster(name)
         with home.locked(f"cluster-{name}"):
             cluster = cls._find(name, home, _print_flushed)
             if cluster is not None:
                 cluster._stop_node()
-            ran = Sandbox.recorded(name, home.cluster(name)) is not None
-            remove_leftovers(name, home.cluster(name), keep_logs=True)
+            ran = Sandbox.recorded(name, folder) is not None
+            remove_leftovers(name, folder, keep_logs=True)
         return ran
 
     def down(self) -> None:
