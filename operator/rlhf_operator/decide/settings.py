@@ -43,6 +43,9 @@ class DecideSettings:
     stop_margin_seconds: float = 60.0
     """On top of the job's termination grace, before something that does not stop is taken away."""
 
+    claim_wait_seconds: float = 20.0
+    """Before a claim that is Pending without a Warning event is called trouble."""
+
     init_wait_seconds: float = 120.0
     """Before the wait of an init container is called trouble."""
 

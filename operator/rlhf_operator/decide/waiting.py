@@ -41,7 +41,7 @@ def why_not_ready(
         *map(_volume, existing),
         *(_lingering(pod, now, grace_seconds) for pod in seen.pods),
         _refused_cluster(cluster, existing),
-        _claim(seen, existing),
+        _claim(seen, existing, settings, now),
         *(_init_wait(pod, settings, now) for pod in existing),
         _silent(cluster, existing, settings, now),
         _incomplete(seen, cluster, existing),
@@ -129,9 +129,13 @@ def _refused_cluster(cluster: RayClusterView, existing: list[PodView]) -> Troubl
     return Trouble(Reason.INVALID_RAY_CLUSTER, f"KubeRay: {one_line(cluster.warning)}")
 
 
-def _claim(seen: Observation, existing: list[PodView]) -> Trouble | None:
-    claim = seen.claim
-    if claim is None or claim.phase == "Bound" or not any(pod.phase == "Pending" for pod in existing):
+def _claim(seen: Observation, existing: list[PodView], settings: DecideSettings, now: datetime) -> Trouble | None:
+    """Many classes make a volume only when the first pod is scheduled, so a claim without a complaint gets a moment."""
+    claim, pending = seen.claim, [pod for pod in existing if pod.phase == "Pending"]
+    if claim is None or claim.phase == "Bound" or not pending:
+        return None
+    waited = max((now - pod.created_at).total_seconds() for pod in pending)
+    if claim.phase == "Pending" and not claim.message and waited <= settings.claim_wait_seconds:
         return None
     words = one_line(claim.message) or "no volume yet"
     return Trouble(Reason.VOLUME_PENDING, f"PersistentVolumeClaim {claim.name} is {claim.phase}: {words}")

@@ -138,6 +138,24 @@ CASES = (
         ("PersistentVolumeClaim ckpt is Pending: ProvisioningFailed: no such class",),
     ),
     Case(
+        "claim that stays pending without a word",
+        {
+            "claim": VolumeClaimView("ckpt", "Pending", False, ("ReadWriteMany",), ""),
+            "pods": (head(**NOT_READY, containers=(), created_at=later(-21)),),
+        },
+        "VolumePending",
+        ("PersistentVolumeClaim ckpt is Pending: no volume yet",),
+    ),
+    Case(
+        "claim that waits for its first pod",
+        {
+            "claim": VolumeClaimView("ckpt", "Pending", False, ("ReadWriteMany",), ""),
+            "pods": (head(**NOT_READY, containers=(), created_at=later(-2)),),
+        },
+        "Provisioning",
+        ("head pod not ready",),
+    ),
+    Case(
         "init container waits for the head",
         {
             "pods": (
