@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from rlhf_api.clusterplan import for_cluster
-from rlhf_api.rules import algorithms, batches, data, placement, pods, rewards, volumes
+from rlhf_api.rules import algorithms, batches, data, placement, pods, rewards, templates, volumes
 from rlhf_api.rules.registry import RULES, Cel, Finding, Rule, rule
 from rlhf_api.rules.trace import broken_by, watch
 from rlhf_api.spec import RLHFJob
@@ -26,6 +26,7 @@ __all__ = [
     "pods",
     "rewards",
     "rule",
+    "templates",
     "volumes",
     "warnings",
 ]

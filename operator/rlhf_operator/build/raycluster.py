@@ -78,7 +78,7 @@ def avoiding(template: Object, nodes: Sequence[str]) -> Object:
     node_affinity = found["spec"].setdefault("affinity", {}).setdefault("nodeAffinity", {})
     required = node_affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": [{}]})
     # An empty term matches no node; with fields it would match nearly all.
-    terms = required["nodeSelectorTerms"]
+    terms = required.get("nodeSelectorTerms") or []
     required["nodeSelectorTerms"] = [
         {**term, "matchFields": [*term.get("matchFields", []), *fields]} if term or terms == [{}] else term for term in terms
     ]

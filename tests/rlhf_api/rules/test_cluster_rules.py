@@ -20,6 +20,7 @@ from tests.rlhf_api.jobs import ON_CLUSTER
 Changes = Mapping[str, Any]
 ValidJob = Callable[[Changes], RLHFJob]
 TWO_PODS: Changes = {"placement.actor": {"nodes": 2}, "placement.rollout": {"engines": 2}}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 CREATE_RWO: Changes = {"checkpoint.volume": {"create": {"size": "10Gi", "accessModes": ["ReadWriteOnce"]}}}
 
 
@@ -306,6 +307,41 @@ CASES = [
         "labels and annotations only",
     ),
     Case(
+        "pod-templates-have-their-shape",
+        {"cluster.head": {"affinity": {"podAffinity": []}}},
+        {"cluster.head": {"affinity": {"podAffinity": {}}}},
+        "cluster.head.affinity.podAffinity",
+        "podAffinity: {…}, a mapping",
+    ),
+    Case(
+        "pod-templates-have-their-shape",
+        {"cluster.workers": {"affinity": {"nodeAffinity": {REQUIRED: [{}]}}}},
+        {"cluster.workers": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}]}}}}},
+        "cluster.workers.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution",
+        "a mapping",
+    ),
+    Case(
+        "pod-templates-have-their-shape",
+        {"cluster.podOverlay": {"spec": {"affinity": {"podAffinity": {REQUIRED: [1]}}}}},
+        {"cluster.podOverlay": {"spec": {"affinity": {"podAffinity": None}}}},
+        "cluster.podOverlay.spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]",
+        "a mapping",
+    ),
+    Case(
+        "pod-templates-have-their-shape",
+        {"cluster.podOverlay": {"metadata": {"annotations": ["a"]}}},
+        {"cluster.podOverlay": {"metadata": {"annotations": {"a": "b"}}}},
+        "cluster.podOverlay.metadata.annotations",
+        "annotations: {…}, a mapping",
+    ),
+    Case(
+        "pod-templates-have-their-shape",
+        {"cluster.podOverlay": {"spec": {"volumes": [{"name": "a", "projected": {"sources": 5}}]}}},
+        {"cluster.podOverlay": {"spec": {"volumes": [{"name": "a", "projected": {"sources": []}}]}}},
+        "cluster.podOverlay.spec.volumes[0].projected.sources",
+        "sources: […], a list",
+    ),
+    Case(
         "pod-settings-are-small",
         {"cluster.podOverlay": {"spec": {"note": "x" * 70_000}}},
         {"cluster.podOverlay": {"spec": {"note": "x" * 60_000}}},
@@ -341,7 +377,7 @@ def test_rule_names_the_fault_and_accepts_its_neighbour(case: Case, valid_job: V
 
 
 def test_every_rule_about_a_cluster_has_a_case() -> None:
-    of_pods = (rules.pods.__name__, rules.volumes.__name__)
+    of_pods = (rules.pods.__name__, rules.templates.__name__, rules.volumes.__name__)
     assert {rule.id for rule in RULES if rule.cluster or rule.check.__module__ in of_pods} == {case.rule for case in CASES}
 
 

@@ -523,7 +523,7 @@ def test_rule_names_the_fault_and_accepts_its_neighbour(case: Case, valid_job: C
 
 
 def test_every_rule_has_a_case() -> None:
-    of_pods = (rules.pods.__name__, rules.volumes.__name__)
+    of_pods = (rules.pods.__name__, rules.templates.__name__, rules.volumes.__name__)
     here = {rule.id for rule in RULES if not rule.cluster and rule.check.__module__ not in of_pods}
     assert here == {case.rule for case in CASES}
 

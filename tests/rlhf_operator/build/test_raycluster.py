@@ -190,6 +190,16 @@ def test_avoided_nodes_join_every_alternative(make_job: MakeJob, settings: Opera
     assert worker == [{"matchExpressions": [rack], "matchFields": fields}]
 
 
+@pytest.mark.parametrize("required", [{}, {"nodeSelectorTerms": []}])
+def test_an_affinity_without_terms_stays_as_it_is(make_job: MakeJob, settings: OperatorSettings, required: dict[str, Any]) -> None:
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    template = built(make_job("tiny", {"cluster.head": {"affinity": affinity}}), settings, avoid_nodes=("bad",))["spec"]["headGroupSpec"][
+        "template"
+    ]
+    found = template["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert found == {"nodeSelectorTerms": []}
+
+
 def test_avoided_nodes_survive_an_overlay_with_affinity(make_job: MakeJob, settings: OperatorSettings) -> None:
     term = {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}, term]}}}
