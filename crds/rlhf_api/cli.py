@@ -38,7 +38,11 @@ class Validate:
         parser.add_argument("file", metavar="FILE", help="manifest with one RLHFJob; ConfigMaps beside it are its files")
         add_set_argument(parser)
         parser.add_argument("--no-dry-run", action="store_true", help="do not read data or call reward code")
-        parser.add_argument("--cluster", action="store_true", help="check also what a job needs on a cluster")
+        parser.add_argument(
+            "--cluster",
+            action="store_true",
+            help="check also what a job needs on a cluster; what lies on its volumes is not looked for here",
+        )
         parser.add_argument("--print", action="store_true", help="print the resolved job: preset and defaults filled in")
 
     def execute(self, args: argparse.Namespace) -> int:
@@ -49,7 +53,13 @@ class Validate:
         for warning in loaded.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         faults = [loaded.locate(fault) for fault in rules.check_cluster(loaded.job)] if args.cluster else []
-        faults += [] if args.no_dry_run else _dry_run(loaded)
+        tried = [] if args.no_dry_run else _dry_run(loaded)
+        for fault in tried:
+            volume = _volume_of(loaded.job, fault) if args.cluster else None
+            if volume is None:
+                faults.append(fault)
+            else:
+                print(f"note: {fault.field} is not checked: {fault.value} lies on the volume {volume}, which is not here", file=sys.stderr)
         if faults:
             return refuse(args.file, faults)
         print(to_yaml(loaded.job) if args.print else f"{args.file} is valid.")
@@ -180,6 +190,14 @@ def _dry_run(loaded: manifest.LoadedManifest) -> list[Violation]:
                 continue
             faults += [loaded.locate(fault) for fault in dry_run(loaded.job, base_dir)]
     return faults
+
+
+def _volume_of(job: RLHFJob, fault: Violation) -> str | None:
+    """The volume of the cluster that holds the file of ``fault``, where this machine does not have it."""
+    path = fault.value if isinstance(fault.value, str) else ""
+    if not path.startswith("/") or Path(path).exists():
+        return None
+    return next((each.name for each in job.spec.cluster.volumes if path.startswith(f"{each.mount_path}/")), None)
 
 
 def _add_output_argument(parser: argparse.ArgumentParser) -> None:

@@ -54,6 +54,25 @@ def test_validate_for_a_cluster_wants_more(write_manifest: WriteManifest, capsys
     assert cli.main(["validate", "--no-dry-run", "--cluster", str(path), "--set", "checkpoint.volume.existingClaim=ckpt"]) == 0
 
 
+def test_validate_for_a_cluster_does_not_look_here_for_what_lies_on_its_volumes(
+    write_manifest: WriteManifest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_volume = {
+        "cluster.volumes": [{"name": "team", "mountPath": "/of-the-cluster", "existingClaim": "team"}],
+        "data.datasets.0.path": "/of-the-cluster/train.jsonl",
+        "rl.reward.sources.0.function.file": "/of-the-cluster/reward.py",
+        "models.actor.path": "/of-the-cluster/model",
+        "checkpoint.volume": {"existingClaim": "ckpt"},
+    }
+    path = write_manifest(on_volume)
+    assert cli.main(["validate", "--cluster", str(path)]) == 0
+    assert "/of-the-cluster/train.jsonl lies on the volume team" in capsys.readouterr().err
+    assert cli.main(["validate", str(path)]) == 2
+    path = write_manifest({**on_volume, "data.datasets.0.path": "/elsewhere/train.jsonl"})
+    assert cli.main(["validate", "--cluster", str(path)]) == 2
+    assert "1 fault" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["crd", "reference", "reasons"])
 def test_generators_print_or_write(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([command, "-o", str(tmp_path / "out")]) == 0
