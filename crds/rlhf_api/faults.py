@@ -41,6 +41,7 @@ _KUBERNETES = {
     "valueFrom": "spec.cluster.secretEnv, with a secretKeyRef",
 }
 """Fields of a pod that people write here -> what this API has instead."""
+_TRUTH = {"true": "true", "yes": "true", "on": "true", "1": "true", "false": "false", "no": "false", "off": "false", "0": "false"}
 _FEW = 14
 """Field names are listed in full where a level has at most this many."""
 
@@ -124,8 +125,12 @@ def _wrong_type(path: Path, details: list[ErrorDetails]) -> Violation:
         return Violation(dotted(path), "null", f"the value must be {wanted}; nothing stands here", "give it a value, or remove the line")
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()) and {"int_type", "float_type"} & set(kinds):
         nearest = f"{value.strip()} without quotes"
-    elif isinstance(value, str) and value.lower() in ("true", "false") and "bool_type" in kinds:
-        nearest = f"{value.lower()} without quotes"
+    elif isinstance(value, str) and value.lower() in _TRUTH and "bool_type" in kinds:
+        nearest = f"{_TRUTH[value.lower()]} without quotes"
+    elif kinds == ["model_type"] or kinds == ["model_attributes_type"]:
+        model = model_at(path)
+        here = list(by_alias(model)) if model is not None else []
+        nearest = f"a mapping with {', '.join(here)}" if 0 < len(here) <= _FEW else None
     elif "string_type" in kinds and isinstance(value, int | float) and not (isinstance(value, bool) and len(kinds) > 1):
         nearest = quoted(value)
     elif kinds == ["int_type"] and isinstance(value, float):

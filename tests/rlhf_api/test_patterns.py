@@ -66,6 +66,8 @@ def test_the_text_that_was_meant_is_named(raw_job: RawJob, field: str, value: An
     [
         ({"cluster.head": {"resources": {"limits": {"cpu": -1}}}}, "the value must be at least 0", "cpu: 0"),
         ({"cluster.head": {"resources": {"limits": {"cpu": True}}}}, "the value must be text or an integer", None),
+        ({"lifecycle.cleanupPolicy": "workers"}, "the value must be a mapping", "a mapping with onSuccess, onFailure"),
+        ({"suspend": "no"}, "the value must be true or false", "false without quotes"),
         ({"cluster.env": {"A": "b"}}, "the value must be a list", "a list: each of its entries begins with -"),
         ({"cluster.image": True, "cluster.rayVersion": "2.60.0"}, "the value must be text", "quotes around it, since YAML reads yes"),
         ({"cluster.volumes": [{"name": "a", "mountPath": "/", "existingClaim": "a"}]}, "the text must have at least 2 characters", None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from rlhf_api.owned import (
     ENV_NAMES,
@@ -57,6 +58,40 @@ def image_needs_ray_version(spec: JobSpec) -> Iterator[Finding]:
         yield Finding("cluster.rayVersion", None, "rayVersion: the version that `ray --version` prints in the image")
     if cluster.image is None and cluster.ray_version is not None:
         yield Finding("cluster.rayVersion", cluster.ray_version, "no rayVersion, or the image that has it")
+
+
+_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+
+
+@rule(
+    "resources-are-of-kubernetes",
+    f"a resource is {', '.join(_RESOURCES)}, hugepages-SIZE, or an extended one with a domain such as nvidia.com/gpu",
+)
+def resources_are_of_kubernetes(spec: JobSpec) -> Iterator[Finding]:
+    if "/" not in spec.cluster.gpu_resource:
+        yield Finding("cluster.gpuResource", spec.cluster.gpu_resource, "gpuResource: nvidia.com/gpu")
+    for name, pods in _pods(spec):
+        for kind, amounts in (("requests", pods.resources.requests), ("limits", pods.resources.limits)):
+            for key, value in amounts.items():
+                if "/" not in key and key not in _RESOURCES and not key.startswith("hugepages-"):
+                    close = get_close_matches(key.lower(), _RESOURCES, n=1, cutoff=0.3)
+                    yield Finding(f"cluster.{name}.resources.{kind}.{key}", value, close[0] if close else f"example.com/{key}")
+
+
+@rule(
+    "tolerations-are-whole",
+    "a toleration with operator Exists has no value, one without key has operator Exists, and tolerationSeconds goes with effect NoExecute",
+)
+def tolerations_are_whole(spec: JobSpec) -> Iterator[Finding]:
+    for name, pods in _pods(spec):
+        for index, each in enumerate(pods.tolerations):
+            field = f"cluster.{name}.tolerations[{index}]"
+            if each.operator == "Exists" and each.value:
+                yield Finding(f"{field}.value", each.value, "operator: Equal, or no value")
+            if each.operator == "Equal" and each.key is None:
+                yield Finding(f"{field}.key", None, "operator: Exists, or the key of a taint")
+            if each.toleration_seconds is not None and each.effect != "NoExecute":
+                yield Finding(f"{field}.tolerationSeconds", each.toleration_seconds, "effect: NoExecute, or no tolerationSeconds")
 
 
 @rule("sizes-are-above-zero", "the size of a volume, of /dev/shm and every limit of a pod is above zero")
