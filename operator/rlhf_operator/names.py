@@ -76,5 +76,9 @@ def submission_id(job: str, attempt: int) -> str:
 
 
 def entrypoint(attempt: int) -> str:
-    """Command line of one attempt, run by Ray on the head. Without secrets: the Jobs API shows it to everybody."""
-    return f"python -m rlhf_trainer --job {CONFIG_PATH} --attempt {attempt} --files {FILES_DIR}"
+    """Command line of one attempt, run by Ray on the head. Without secrets: the Jobs API shows it to everybody.
+
+    `exec`: Ray 2.60 starts it by a shell and signals that too. The shell would end first and leave the trainer to the container's first
+    process, which collects nobody, and Ray would wait its whole stop time for a process that has long ended.
+    """
+    return f"exec python -m rlhf_trainer --job {CONFIG_PATH} --attempt {attempt} --files {FILES_DIR}"

@@ -60,4 +60,4 @@ def test_submission_ids_differ_by_attempt() -> None:
 
 
 def test_rc13_command_line_holds_no_secret() -> None:
-    assert names.entrypoint(3) == "python -m rlhf_trainer --job /etc/rlhf/job.yaml --attempt 3 --files /etc/rlhf/files"
+    assert names.entrypoint(3) == "exec python -m rlhf_trainer --job /etc/rlhf/job.yaml --attempt 3 --files /etc/rlhf/files"

@@ -304,6 +304,30 @@ def test_a_stop_signal_to_every_process_of_a_job_leaves_the_reward_working(host_
     assert answers[0].rewards.values == [-signal.SIGTERM] * 2, "user code can still stop what it started"
 
 
+def test_closing_leaves_no_process_for_others_to_collect(tmp_path):
+    """As in a container whose first process collects nobody: what is left as a zombie makes Ray wait its whole stop time."""
+    (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': [1.0] * len(queries)}\n")
+    program = """
+        import ctypes, os, sys
+        from pathlib import Path
+        from rlhf_trainer.rewards.function_host import FunctionHost
+        ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans come here, and nothing collects them
+        host = FunctionHost(Path(sys.argv[1]) / "reward.py", "reward_func", 10.0, Path(sys.argv[1]))
+        host.start()
+        host.close()
+        try:
+            print("left:", os.waitpid(-1, os.WNOHANG))
+        except ChildProcessError:
+            print("left: none")
+    """
+    root = str(Path(__file__).parents[3] / "trainer")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, str(Path(__file__).parents[3] / "crds")])}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "left: none\n", done.stderr
+
+
 def test_the_process_dies_with_its_driver_also_by_kill_9(tmp_path):
     (tmp_path / "reward.py").write_text("import time\ndef reward_func(queries):\n    time.sleep(600)\n")
     driver = textwrap.dedent(f"""

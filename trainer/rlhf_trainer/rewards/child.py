@@ -9,6 +9,7 @@ kills the whole process group when the worker ends or the driver is gone (the li
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import difflib
 import inspect
@@ -61,6 +62,11 @@ def main(requests: int, replies: int, lifeline: int) -> int:
         os.close(requests)
         os.close(replies)
         os.read(lifeline, 1)
+        # Collected here: the first process of a container may collect nobody, and whoever waits for the worker would see it for ever.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(worker, signal.SIGKILL)
+            os.waitpid(worker, 0)
         os.killpg(0, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # User code stops processes of its own with SIGTERM.

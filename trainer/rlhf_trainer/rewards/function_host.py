@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 IMPORT_SECONDS = 60.0
 """Least time that importing the file may take; a first ``import torch`` can need half of it."""
 PRINTED_BYTES_PER_CALL = 16_384
+END_SECONDS = 2.0
 KILL_SECONDS = 10.0
 
 
@@ -123,14 +124,17 @@ class FunctionHost:
 
     def close(self) -> None:
         """Kill the process with everything it started."""
+        # Closing the lifeline makes the child's supervisor kill and collect the worker, then kill the group.
+        for descriptor in self._pipes:
+            os.close(descriptor)
+        self._pipes = []
         if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(KILL_SECONDS)
             self._process = None
-        for descriptor in self._pipes:
-            os.close(descriptor)
-        self._pipes = []
         if self._output is not None:
             self._output.finish()
             self._output = None
