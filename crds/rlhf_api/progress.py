@@ -10,6 +10,8 @@ from pydantic.alias_generators import to_camel
 from rlhf_api.base import Strict
 
 MESSAGE_MAX = 4096
+LAST_WORD = "rlhf-progress "
+"""Begins the line with which a driver ends its log on a cluster: its final report as JSON. Whoever polls misses the last moments."""
 
 
 def _cut(text: object) -> object:

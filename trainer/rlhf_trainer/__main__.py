@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         progress_port=PROGRESS_PORT,
         metrics_port=METRICS_PORT,
         token=token,
+        last_word=True,
         resolved=to_yaml(job),
     )
     folder = job_folder(job, loaded.base_dir)

@@ -51,6 +51,8 @@ class RunOptions:
     progress_port: int | None = None
     metrics_port: int | None = None
     token: str | None = None
+    last_word: bool = False
+    """End stdout with the final report, see `rlhf_api.progress.LAST_WORD`."""
     resolved: str = ""
     """The resolved manifest, kept as ``job.yaml`` in the job's folder: nobody has to search for the effective value."""
 
@@ -93,7 +95,8 @@ def run(job: RLHFJob, base_dir: Path, folder: Path, options: RunOptions, stop: S
     (folder / "job.yaml").write_text(options.resolved)
     events = log.setup(folder, job=job.metadata.name, attempt=attempt)
     title = f"{job.metadata.name} ({job.spec.rl.algorithm})"
-    with Reporter(folder, events, options.job_uid, attempt, tensorboard=job.spec.logging.tensorboard, title=title) as report:
+    tensorboard, last_word = job.spec.logging.tensorboard, options.last_word
+    with Reporter(folder, events, options.job_uid, attempt, tensorboard=tensorboard, title=title, last_word=last_word) as report:
         stop.notice = report.display.notice
         if former is not None:
             report.display.notice(f"the former run was set aside: {former}")

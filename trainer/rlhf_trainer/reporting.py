@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from rlhf_api.progress import CommittedCheckpoint, Failure, Progress, Updates
+from rlhf_api.progress import LAST_WORD, CommittedCheckpoint, Failure, Progress, Updates
 from rlhf_trainer.algorithms.correction import HEALTHY_PROBABILITY_DIFFERENCE
 from rlhf_trainer.checkpoint.store import Checkpoint
 from rlhf_trainer.errors import JobError
@@ -24,9 +24,14 @@ AFTER_THE_STEP = ("checkpoint", "export")
 
 
 class Reporter(AbstractContextManager["Reporter"]):
-    """Open for the whole life of a driver. ``phase`` times a stage and beats its heart."""
+    """Open for the whole life of a driver. ``phase`` times a stage and beats its heart.
 
-    def __init__(self, folder: Path, log: EventLog, job_uid: str, attempt: int, *, tensorboard: bool, title: str) -> None:
+    ``last_word``: the final report is also the last line on stdout, for whoever polls and comes too late.
+    """
+
+    def __init__(
+        self, folder: Path, log: EventLog, job_uid: str, attempt: int, *, tensorboard: bool, title: str, last_word: bool = False
+    ) -> None:
         self.folder = folder
         self.log = log
         self.title = title
@@ -35,6 +40,7 @@ class Reporter(AbstractContextManager["Reporter"]):
         self.metrics = MetricsLog(folder, tensorboard)
         self.display = Display(self.phase)
         self._server: ProgressServer | None = None
+        self._last_word = last_word
         self._training = False
         self._gap_noticed = False
         self._stack = ExitStack()
@@ -45,9 +51,12 @@ class Reporter(AbstractContextManager["Reporter"]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        final = self._server.progress if self._server is not None else self.progress
         if self._server is not None:
             self._server.stop()
         self._stack.close()
+        if self._last_word:
+            print(f"{LAST_WORD}{final.model_dump_json(by_alias=True)}", flush=True)
 
     def serve(self, token: str | None, host: str, progress_port: int | None, metrics_port: int | None) -> Ports:
         self._server = ProgressServer(token, self.phase, self.progress, progress_port, metrics_port, host)

@@ -16,7 +16,7 @@ from rlhf_operator.decide.observation import JobsStatus, SubmissionView
 
 MESSAGE_CHARACTERS = 4096
 SHORT_CHARACTERS = 253
-LOG_CHARACTERS = 8192
+LOG_CHARACTERS = 16_384
 
 # Ray 2.60, dashboard/modules/job/job_manager.py: part of the text of a refused id (agent: 400, head: 500).
 ID_IN_USE = "use a different submission_id"

@@ -1,13 +1,23 @@
-"""``GET /progress`` of a running driver."""
+"""``GET /progress`` of a running driver, and the last report of one that has ended."""
 
 from __future__ import annotations
 
 import aiohttp
 from pydantic import ValidationError
 
-from rlhf_api.progress import Progress
+from rlhf_api.progress import LAST_WORD, Progress
 from rlhf_operator.clients.http import Answer, Endpoint, call
 from rlhf_operator.clients.jobs import Fault
+
+
+def last_word(log: str, job_uid: str, attempt: int) -> tuple[str, Progress | None]:
+    """The end of a driver's log without its final report, and the report, where there is one of this job and attempt."""
+    before, mark, rest = log.rpartition(LAST_WORD)
+    if not mark or (before and not before.endswith("\n")):
+        return log, None
+    line, _, after = rest.partition("\n")
+    found = parse_progress(Answer(200, line.encode()), job_uid, attempt)
+    return (before + after, found) if isinstance(found, Progress) else (log, None)
 
 
 def parse_progress(answer: Answer, job_uid: str, attempt: int) -> Progress | Fault:

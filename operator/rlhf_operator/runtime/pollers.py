@@ -16,6 +16,7 @@ from typing import Protocol
 
 from rlhf_api.progress import Progress
 from rlhf_operator.clients.jobs import Fault, Health
+from rlhf_operator.clients.progress import last_word
 from rlhf_operator.decide.actions import Watch
 from rlhf_operator.decide.observation import HeadView, SubmissionView
 from rlhf_operator.runtime.keys import JobKey
@@ -85,12 +86,16 @@ async def look(head: Head, target: Target, before: HeadView | None, now: Callabl
 
 
 async def _details(head: Head, target: Target, view: HeadView, before: SubmissionView | None, now: Callable[[], datetime]) -> HeadView:
-    """Progress while the driver lives; the end of its log once it ended."""
+    """Progress while the driver lives; the end of its log, and the report in it, once it ended."""
     submission = view.submission
     assert submission is not None
     if submission.status in ENDED:
-        kept = before.log_tail if before is not None and before.submission_id == submission.submission_id else ""
-        view = replace(view, submission=replace(submission, log_tail=kept or await head.log_tail(submission.submission_id)))
+        if before is not None and before.submission_id == submission.submission_id and before.log_tail:
+            return replace(view, submission=replace(submission, log_tail=before.log_tail))
+        tail, final = last_word(await head.log_tail(submission.submission_id), target.job_uid, target.watch.attempt)
+        view = replace(view, submission=replace(submission, log_tail=tail))
+        if final is not None:
+            return replace(view, progress=final, progress_at=now())
     if submission.status in ("RUNNING", *ENDED):
         progress = await head.progress(target.job_uid, target.watch.attempt)
         if isinstance(progress, Progress):

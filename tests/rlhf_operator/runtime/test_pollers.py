@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rlhf_api.progress import Progress
+from rlhf_api.progress import LAST_WORD, CommittedCheckpoint, Progress
 from rlhf_operator.clients.jobs import Fault, Health
 from rlhf_operator.decide.actions import Watch
 from rlhf_operator.decide.observation import HeadView, SubmissionView
@@ -34,6 +34,7 @@ class Head:
         self.step = 0
         self.asked: list[str] = []
         self.takes = 0.0
+        self.log = "the end"
 
     async def health(self) -> Health:
         self.asked.append("health")
@@ -48,7 +49,7 @@ class Head:
 
     async def log_tail(self, submission_id: str) -> str:
         self.asked.append("log")
-        return "the end"
+        return self.log
 
     async def progress(self, job_uid: str, attempt: int) -> Progress | Fault:
         self.asked.append("progress")
@@ -85,6 +86,23 @@ def test_a_look_is_dated_by_its_question_so_that_no_old_answer_passes_for_a_new_
         view = await after(head)
         assert (wall() - began).total_seconds() == 3.0
         assert view.at == began, "a POST made within these three seconds is not denied by this answer"
+
+    fake_time(main())
+
+
+def test_what_a_driver_reported_last_is_found_in_its_log(fake_time):
+    """It ended between two looks: its last step and the checkpoint of a graceful stop were never seen on /progress."""
+
+    async def main():
+        head = Head()
+        view = await after(head)
+        head.status, head.step = "STOPPED", 4
+        final = Progress(job_uid="uid", attempt=1, step=5, checkpoint=CommittedCheckpoint(step=5, path="/c/step-5", committed_at="now"))
+        head.log = f"stopped on request\n{LAST_WORD}{final.model_dump_json(by_alias=True)}\n"
+        view = await after(head, view)
+        assert view.submission is not None
+        assert view.submission.log_tail == "stopped on request\n"
+        assert view.progress == final
 
     fake_time(main())
 

@@ -1,0 +1,29 @@
+"""What a driver tells at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_api.exit_codes import ExitCode
+from rlhf_api.progress import LAST_WORD, Progress
+from rlhf_trainer.errors import ConfigError
+from rlhf_trainer.reporting import Reporter
+from rlhf_trainer.telemetry import log
+
+
+@pytest.mark.parametrize("last_word", [True, False])
+def test_the_last_line_on_a_cluster_is_the_final_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], last_word: bool) -> None:
+    events = log.setup(tmp_path, job="example", attempt=3)
+    with Reporter(tmp_path, events, "uid-1", 3, tensorboard=False, title="example (grpo)", last_word=last_word) as report:
+        report.begin(10, 10, 0, 0, {})
+        report.step(1, 0, 1, {"rollout/reward_mean": 0.5}, {})
+        report.failed(ConfigError("spec.x: 1"), ExitCode.CONFIG)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(LAST_WORD) is last_word
+    if last_word:
+        final = Progress.model_validate_json(last.removeprefix(LAST_WORD))
+        assert (final.job_uid, final.attempt, final.step, final.metrics) == ("uid-1", 3, 1, {"rollout/reward_mean": 0.5})
+        assert final.failure is not None
+        assert (final.failure.exit_code, final.failure.message) == (2, "spec.x: 1")
