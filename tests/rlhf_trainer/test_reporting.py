@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rlhf_api.exit_codes import ExitCode
 from rlhf_api.progress import LAST_WORD, Progress
+from rlhf_trainer.checkpoint.store import Checkpoint
 from rlhf_trainer.errors import ConfigError
 from rlhf_trainer.reporting import Reporter
 from rlhf_trainer.telemetry import log
@@ -27,3 +29,11 @@ def test_the_last_line_on_a_cluster_is_the_final_report(tmp_path: Path, capsys: 
         assert (final.job_uid, final.attempt, final.step, final.metrics) == ("uid-1", 3, 1, {"rollout/reward_mean": 0.5})
         assert final.failure is not None
         assert (final.failure.exit_code, final.failure.message) == (2, "spec.x: 1")
+
+
+def test_a_continued_attempt_shows_its_checkpoints_step_from_the_start(tmp_path: Path) -> None:
+    events = log.setup(tmp_path, job="example", attempt=2)
+    manifest = SimpleNamespace(committed_at="2026-01-01T00:00:00Z")
+    with Reporter(tmp_path, events, "uid-1", 2, tensorboard=False, title="example (grpo)") as report:
+        report.found(Checkpoint(step=20, path=tmp_path / "step-000020", manifest=manifest))  # type: ignore[arg-type]
+        assert (report.progress.step, report.progress.checkpoint and report.progress.checkpoint.step) == (20, 20)

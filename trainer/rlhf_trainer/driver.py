@@ -141,6 +141,7 @@ def _run(job: RLHFJob, base_dir: Path, options: RunOptions, store: CheckpointSto
             report.display.notice(f"the checkpoint of step {step} is damaged and not used: {reason}")
         if checkpoint is not None:
             store.check_fingerprint(checkpoint)
+            report.found(checkpoint)
             store.check_data(checkpoint, loader.fingerprint())
     final = store.job_dir / "final"
     if checkpoint is not None and checkpoint.step >= horizon.total_steps and final.exists():

@@ -62,6 +62,10 @@ class Reporter(AbstractContextManager["Reporter"]):
         self._server = ProgressServer(token, self.phase, self.progress, progress_port, metrics_port, host)
         return self._server.start()
 
+    def found(self, checkpoint: Checkpoint) -> None:
+        """Where this attempt starts, told before the models are loaded: until then it would look like step 0."""
+        self._publish(step=checkpoint.step, checkpoint=committed(checkpoint))
+
     def resume(self, step: int, checkpoint: Checkpoint | None) -> None:
         """Forget what a lost attempt wrote beyond ``step``."""
         self.metrics.truncate_after(step if checkpoint is not None else -1)
