@@ -87,7 +87,7 @@ def test_killed_inside_a_save_it_continues_from_the_checkpoint_before(jobs, whol
     same_end(whole, again)
 
 
-@pytest.mark.parametrize("actor", ["ModelWorker", "RolloutEngine"])
+@pytest.mark.parametrize("actor", ["ModelWorker", pytest.param("RolloutEngine", marks=pytest.mark.nightly)])
 def test_a_lost_process_is_an_infrastructure_failure_and_the_command_continues(jobs, whole, leftovers, actor: str) -> None:
     process = jobs.start("grpo.yaml", *SETTINGS)
     folder = jobs.folder / "runs" / "default" / "tiny-grpo"
@@ -111,7 +111,9 @@ def test_the_command_itself_killed_leaves_nothing(jobs, leftovers) -> None:
     assert leftovers(40.0) == []
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP], ids=["ctrl-c", "closed terminal"])
+@pytest.mark.parametrize(
+    "signum", [pytest.param(signal.SIGINT, id="ctrl-c"), pytest.param(signal.SIGHUP, id="closed terminal", marks=pytest.mark.nightly)]
+)
 def test_a_stop_signal_ends_after_a_checkpoint_and_the_command_continues_from_it(jobs, whole, leftovers, signum) -> None:
     process = jobs.start("grpo.yaml", *SETTINGS)
     folder = jobs.folder / "runs" / "default" / "tiny-grpo"
@@ -135,6 +137,7 @@ def test_a_finished_job_is_not_trained_again(jobs, leftovers) -> None:
     assert leftovers() == []
 
 
+@pytest.mark.nightly
 def test_another_spec_under_the_same_name_is_refused_and_fresh_sets_the_old_one_aside(jobs, leftovers) -> None:
     short = ("spec.training.maxSteps=1", "spec.logging.tensorboard=false")
     assert jobs.run("grpo.yaml", *short).code == 0

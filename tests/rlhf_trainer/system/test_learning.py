@@ -31,7 +31,10 @@ def test_reward_rises_from_a_random_policys_to_nine_tenths_of_the_best(jobs, exa
     assert max(moving_average(rewards)) >= 0.9 * BEST_REWARD, rewards
 
 
-@pytest.mark.parametrize("example", ["reinforce++.yaml", "reinforce++-baseline.yaml", "rloo.yaml", "dr-grpo.yaml"])
+OTHERS = ("reinforce++.yaml", "reinforce++-baseline.yaml", "dr-grpo.yaml")
+
+
+@pytest.mark.parametrize("example", ["rloo.yaml", *(pytest.param(name, marks=pytest.mark.nightly) for name in OTHERS)])
 def test_reward_at_least_doubles(jobs, example: str) -> None:
     run = jobs.run(example)
     assert run.code == 0, run.output
