@@ -164,8 +164,10 @@ class Operator:
         await self._expect_watches(kube)
         parts = {
             asyncio.create_task(events.run(), name="events"),
-            asyncio.create_task(self._relisting(relister, kube), name="relist"),
+            asyncio.create_task(self._relisting(relister), name="relist"),
         }
+        if not self._watches.expects(RAYCLUSTERS.path((self._namespaces or (None,))[0])):
+            parts.add(asyncio.create_task(self._await_kuberay(kube), name="KubeRay"))
         working = asyncio.create_task(workers.run(), name="workers")
         kopf = asyncio.create_task(watching.run(self._take_signals), name="kopf")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
@@ -244,7 +246,15 @@ class Operator:
             else:
                 log.warning("%s is not installed: no job can get pods until it is", kind)
 
-    async def _relisting(self, relister: Relister, kube: KubeClient) -> None:
+    async def _await_kuberay(self, kube: KubeClient) -> None:
+        """Leaves when KubeRay is installed after the start: a watch of it must be there from the beginning."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            with contextlib.suppress(KubeError):
+                if await served(kube, RAYCLUSTERS):
+                    raise UnhealthyError(f"{RAYCLUSTERS} was installed after the start: a new process watches it from the beginning")
+
+    async def _relisting(self, relister: Relister) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._relist.wait(), self._settings.resync_seconds)
@@ -252,12 +262,8 @@ class Operator:
             self._relist.clear()
             try:
                 self._enqueue(await relister.run())
-                kuberay = await served(kube, RAYCLUSTERS)
             except KubeError as error:
                 log.warning("resync failed, tried again later: %s", error)
-                continue
-            if kuberay and not self._watches.expects(RAYCLUSTERS.path((self._namespaces or (None,))[0])):
-                raise UnhealthyError(f"{RAYCLUSTERS} was installed after the start: a new process watches it from the beginning")
 
     async def _check(self) -> None:
         """Gauges, and the end of a process that went blind or got stuck, also where no probe asks."""

@@ -17,6 +17,8 @@ from aiohttp import web
 
 WATCH_SECONDS = 180.0
 """kopf 1.45 reopens a watch that was silent for 70 s, and the API server sends bookmarks every 60 s: this is two lost in a row."""
+OPEN_SECONDS = 30.0
+"""From the start to the first answer of each watch. kopf leaves out a kind that the API server's discovery does not name at that moment."""
 RECONCILE_SECONDS = 300.0
 """No reconcile takes this long: every call in it has a time limit."""
 LAG_SECONDS = 30.0
@@ -29,6 +31,7 @@ class Watches:
     def __init__(self, clock: Callable[[], float] = time.monotonic, listed: Callable[[str], None] = lambda path: None) -> None:
         self._clock, self._listed = clock, listed
         self._heard: dict[str, float] = {}
+        self._opened: set[str] = set()
         self._begun: set[str] = set()
         """Paths listed once: another list means that a watch had to begin anew, and may have missed deletions."""
         self._answered = clock()
@@ -43,6 +46,7 @@ class Watches:
     def heard(self, path: str) -> None:
         if path in self._heard:
             self._heard[path] = self._clock()
+            self._opened.add(path)
 
     def answered(self) -> None:
         self._answered = self._clock()
@@ -54,6 +58,10 @@ class Watches:
     def blind_for(self) -> float:
         """Seconds that a watch heard nothing although the API server answered other calls: a restart would help."""
         return max(self._answered - min(self._heard.values()), 0.0) if self._heard else 0.0
+
+    def unopened(self) -> dict[str, float]:
+        """Watch that never got an answer -> for how many seconds others did."""
+        return {path: max(self._answered - since, 0.0) for path, since in self._heard.items() if path not in self._opened}
 
     async def middleware(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         """For the session of the watching library: sees each answer, and each piece of a watch's body."""
@@ -125,6 +133,9 @@ class Vitals:
         blind = self.watches.blind_for()
         if blind > WATCH_SECONDS:
             faults.append(f"a watch has heard nothing for {blind:.0f} s while the API server answers (limit {WATCH_SECONDS:g} s)")
+        for path, seconds in self.watches.unopened().items():
+            if seconds > OPEN_SECONDS:
+                faults.append(f"the watch of {path} has not begun for {seconds:.0f} s while the API server answers (limit {OPEN_SECONDS:g} s)")
         stuck = self._stuck()
         if stuck > RECONCILE_SECONDS:
             faults.append(f"work has not moved for {stuck:.0f} s (limit {RECONCILE_SECONDS:g} s)")

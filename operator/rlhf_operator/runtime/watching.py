@@ -40,7 +40,7 @@ class NothingKept(kopf.DiffBaseStorage):
         """Nothing, and so no annotation either."""
 
 
-def settings(namespaces: tuple[str, ...]) -> kopf.OperatorSettings:
+def settings() -> kopf.OperatorSettings:
     """kopf 1.45.2; each value that differs from its default, and why."""
     found = kopf.OperatorSettings()
     # With kopf's own names a second kopf operator in the cluster would fight over the same keys.
@@ -63,8 +63,9 @@ def settings(namespaces: tuple[str, ...]) -> kopf.OperatorSettings:
     found.queueing.worker_limit = None
     found.queueing.idle_timeout = 0.5
     found.execution.executor = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="kopf")
-    # Looking for new kinds and namespaces needs a ClusterRole.
-    found.scanning.disabled = bool(namespaces)
+    # Looking for new kinds needs a ClusterRole, and kopf then reads the API server's discovery once, at the moment a kind changes: while
+    # that is a moment behind, it drops the kind and never looks again. Without it, the watch of a kind that is gone ends the process.
+    found.scanning.disabled = True
     found.process.ultimate_exiting_timeout = None
     return found
 
@@ -111,7 +112,7 @@ class Watching:
         ours = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
             registry=self._registry,
-            settings=settings(self._namespaces),
+            settings=settings(),
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             stop_flag=self._stop,

@@ -125,7 +125,7 @@ def test_rights_of_scope_cluster(cluster_release: str, admin: Api) -> None:
     who = account(cluster_release)
     assert all(allowed(admin, who, "default", *right) for right in NEEDED)
     assert not any(allowed(admin, who, "default", *right) for right in NEVER)
-    assert allowed(admin, who, "", "apiextensions.k8s.io", "customresourcedefinitions", "watch")
+    assert not allowed(admin, who, "", "apiextensions.k8s.io", "customresourcedefinitions", "watch")
     lease = ("coordination.k8s.io", "leases", "update")
     assert allowed(admin, who, cluster_release, *lease, RELEASE)
     assert not allowed(admin, who, cluster_release, *lease, "another")

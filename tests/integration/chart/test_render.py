@@ -235,7 +235,6 @@ JOB_RIGHTS: Rights = {
 }
 PROXY: Rights = {("", "services/proxy", "get"), ("", "services/proxy", "create")}
 KUEUE: Rights = {("kueue.x-k8s.io", "workloads", "list")}
-SCANNING: Rights = {("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in ("list", "watch")}
 LEASE: Rights = {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
 
 
@@ -265,10 +264,10 @@ def granted(objects: list[Object]) -> dict[str, Rights]:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("defaults", {"*": JOB_RIGHTS | SCANNING, "sys": LEASE}),
+        ("defaults", {"*": JOB_RIGHTS, "sys": LEASE}),
         ("release", {"sys": JOB_RIGHTS | LEASE}),
         ("namespaces", {"team-a": JOB_RIGHTS, "team-b": JOB_RIGHTS, "sys": LEASE}),
-        ("proxy", {"*": JOB_RIGHTS | SCANNING | PROXY | KUEUE, "sys": LEASE}),
+        ("proxy", {"*": JOB_RIGHTS | PROXY | KUEUE, "sys": LEASE}),
     ],
 )
 def test_rights_of_each_scope(name: str, expected: dict[str, Rights], render: Render) -> None:
@@ -296,7 +295,7 @@ def test_every_right_is_explained_in_the_docs(render: Render) -> None:
     page = (REPOSITORY / "docs" / "security.md").read_text()
     for group, resource, verbs in re.findall(r"^\| (\S+) \| ([a-z/]+) \| ([a-z ]+) \|", page, re.MULTILINE):
         explained |= {("" if group == "core" else group, resource, verb) for verb in verbs.split()}
-    assert explained == JOB_RIGHTS | SCANNING | PROXY | KUEUE | LEASE
+    assert explained == JOB_RIGHTS | PROXY | KUEUE | LEASE
 
 
 def test_users_get_jobs_with_the_clusters_own_roles(render: Render) -> None:

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rlhf_operator.runtime.health import LAG_SECONDS, RECONCILE_SECONDS, WATCH_SECONDS, Vitals, Watches, application
+from rlhf_operator.runtime.health import LAG_SECONDS, OPEN_SECONDS, RECONCILE_SECONDS, WATCH_SECONDS, Vitals, Watches, application
 
 PATH = "/apis/rlhf.dev/v1alpha1/rlhfjobs"
 
@@ -39,6 +39,22 @@ def test_rc46_a_watch_that_hears_nothing_while_the_api_server_answers_is_a_reaso
     watches.heard(PATH)
     assert not found.not_live()
     assert not found.not_ready()
+
+
+def test_rc46_a_watch_that_never_begins_is_a_reason_to_restart():
+    clock = Clock()
+    watches = Watches(clock)
+    watches.expect("/begun")
+    watches.expect(PATH)
+    found = vitals(clock, watches)
+    watches.heard("/begun")
+    clock.now += OPEN_SECONDS + 1
+    found.woke_at = clock.now
+    assert not found.not_live(), "nobody heard of the API server: a restart would not help"
+    watches.answered()
+    assert found.not_live() == [f"the watch of {PATH} has not begun for 31 s while the API server answers (limit 30 s)"]
+    watches.heard(PATH)
+    assert not found.not_live()
 
 
 def test_the_quietest_watch_counts():
