@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from rlhf_api.spec.cluster import DNS_LABEL, DNS_NAME, KEY_NAME, QUANTITY
+from rlhf_api.spec.cluster import DNS_LABEL, DNS_NAME, IMAGE, KEY_NAME, QUANTITY
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]?)([iI]?)[bB]?\s*")
+_REGISTRY = re.compile(r"[-A-Za-z0-9.]+(:[0-9]{1,5}|(?<=[.])[-A-Za-z0-9]+)|\[[0-9a-fA-F:]+\](:[0-9]{1,5})?")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _VERSION = re.compile(r"\D*(\d+)\.(\d+)(?:\.(\d+))?")
 
 _LABEL = "lower-case letters, digits and -, first and last a letter or digit"
@@ -53,6 +55,22 @@ def _variable(text: str) -> str | None:
     return f"_{plain}" if plain[:1].isdigit() else plain or None
 
 
+def _image(text: str) -> str | None:
+    """``Team/My Trainer:0.1`` -> team/my-trainer:0.1; a tag or digest that cannot be one is left out."""
+    name, _, digest = text.strip().removeprefix("https://").removeprefix("http://").partition("@")
+    place, _, last = name.rpartition("/")
+    last, _, tag = last.partition(":")
+    host, _, folders = place.partition("/")
+    if not _REGISTRY.fullmatch(host):
+        host, folders = "", place
+    names = [plain for part in (*folders.split("/"), last) if (plain := _plain("a-z0-9._-")(part.lower()))]
+    if not last or not names:
+        return None
+    plain_tag = _plain("A-Za-z0-9_.-")(tag)
+    kept = f"@{digest}" if _DIGEST.fullmatch(digest) else ""
+    return "/".join([*([host] if host else []), *names]) + (f":{plain_tag}" if plain_tag else "") + kept
+
+
 _SAID: Mapping[str, tuple[str, Callable[[str], str | None]]] = {
     QUANTITY: ("a quantity, digits with or without one of the units m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei", _quantity),
     DNS_LABEL: (_LABEL, _lower),
@@ -64,7 +82,10 @@ _SAID: Mapping[str, tuple[str, Callable[[str], str | None]]] = {
     r"^[A-Za-z0-9._-]+$": ("letters, digits, -, _ and .", _plain("A-Za-z0-9._-")),
     r"^(/[^/:]+)+$": ("an absolute path without : and without a / at its end", _folder),
     r"^[^/:]+(/[^/:]+)*$": ("a relative path without : and without a / at its end", lambda text: (_folder(text) or "")[1:] or None),
-    r"^\S+$": ("free of blanks", lambda _: None),
+    IMAGE: (
+        "an image such as registry.example:5000/team/trainer:0.1, small letters in all but host and tag, or with @sha256: and 64 digits",
+        _image,
+    ),
     r"^\d+\.\d+\.\d+$": ("a version of three numbers such as 2.60.0", _version),
 }
 

@@ -46,7 +46,19 @@ def test_every_pattern_of_the_contract_has_words() -> None:
         ("cluster.files.items.0.path", "/a/b/", "a/b"),
         ("cluster.labels", {"team": "a b"}, "a-b"),
         ("cluster.rayVersion", "v2.60", "2.60.0"),
-        ("cluster.image", "a b", None),
+        ("cluster.image", "a b", "a-b"),
+        ("cluster.image", "UPPER/x", "upper/x"),
+        ("cluster.image", ":tag", None),
+        ("cluster.image", "repo:", "repo"),
+        ("cluster.image", "repo:a tag", "repo:a-tag"),
+        ("cluster.image", "repo@sha256:short", "repo"),
+        ("cluster.image", f"repo:1@sha256:{'A' * 64}", "repo:1"),
+        ("cluster.image", "Registry.example:5000/Team/x:0.1", "Registry.example:5000/team/x:0.1"),
+        ("cluster.image", "https://ghcr.io/team/x", "ghcr.io/team/x"),
+        ("cluster.image", "ghcr.io/", None),
+        ("cluster.image", "/team/x", "team/x"),
+        ("cluster.image", "a//b", "a/b"),
+        ("cluster.image", f"repo:{'t' * 129}", None),
     ],
 )
 def test_the_text_that_was_meant_is_named(raw_job: RawJob, field: str, value: Any, nearest: str | None) -> None:
@@ -59,6 +71,25 @@ def test_the_text_that_was_meant_is_named(raw_job: RawJob, field: str, value: An
     faults = [fault for fault in manifest.validate(raw_job({**within, field: value}))[1] if "must be" in fault.rule]
     assert [fault.nearest for fault in faults] == [nearest]
     assert "^" not in str(faults[0])
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "x",
+        "x:0.1",
+        "team/my_trainer.v2--cpu:0.1-CPU_x",
+        "localhost/x",
+        "localhost:5000/x",
+        "10.200.0.1:5000/x:1",
+        "[fd00::1]:5000/x",
+        "Registry.Example/team/x",
+        f"registry:5000/a/b:tag@sha256:{'0a' * 32}",
+        f"ghcr.io/a/b@sha512:{'0a' * 64}",
+    ],
+)
+def test_images_that_runtimes_can_pull_are_taken(raw_job: RawJob, image: str) -> None:
+    assert not manifest.validate(raw_job({"cluster.image": image, "cluster.rayVersion": "2.60.0"}))[1]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,13 @@ from rlhf_api.base import CRD_MARK, Strict
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 KEY_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+_HOST = r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?"
+_REPOSITORY = r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*"
+IMAGE = (
+    rf"^(({_HOST}(\.{_HOST})+|{_HOST}(\.{_HOST})*:[0-9]{{1,5}}|\[[0-9a-fA-F:]+\](:[0-9]{{1,5}})?)/)?"
+    rf"{_REPOSITORY}(/{_REPOSITORY})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@sha256:[0-9a-f]{{64}}|@sha512:[0-9a-f]{{128}})?$"
+)
+"""An image reference as container runtimes read it; a host in capitals that has neither dot nor port is a repository in capitals."""
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$"
 
 HF_CACHE = "hf-cache"
@@ -186,7 +193,7 @@ class FilesSpec(Strict):
 
 
 class ClusterSpec(Strict):
-    image: str | None = Field(None, min_length=1, max_length=512, pattern=r"^\S+$")
+    image: str | None = Field(None, min_length=1, max_length=512, pattern=IMAGE)
     """Trainer image. Absent = the operator's."""
 
     ray_version: str | None = Field(None, max_length=32, pattern=r"^\d+\.\d+\.\d+$")
