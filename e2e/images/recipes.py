@@ -97,19 +97,26 @@ def _ignored(path: Path) -> bool:
 
 
 def copy_sources(repository: Path, recipes: Sequence[Recipe], target: Path) -> None:
-    """Copies all that these images are made of, so that what is built is what the tag says even while somebody edits the repository."""
+    """Copies all that these images are made of, so that what is built is what the tag says even while somebody edits the repository.
+
+    Permissions are those that git keeps: to buildah a file with others is another file, and it would build all that follows again.
+    """
     for source in dict.fromkeys(source for recipe in recipes for ancestor in recipe.lineage() for source in ancestor.sources):
         for file in files(repository, [source]):
             copy = target / file.relative_to(repository)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, copy)
+            copy.chmod(0o755 if executable(file) else 0o644)
+
+
+def executable(file: Path) -> bool:
+    return bool(file.stat().st_mode & 0o100)
 
 
 def digest(repository: Path, sources: Sequence[str]) -> str:
     """SHA-256 over names, execute permission and content; times and owners don't count."""
     total = hashlib.sha256()
     for file in files(repository, sources):
-        executable = bool(file.stat().st_mode & 0o100)
         content = hashlib.sha256(file.read_bytes()).hexdigest()
-        total.update(f"{file.relative_to(repository)}\0{executable}\0{content}\n".encode())
+        total.update(f"{file.relative_to(repository)}\0{executable(file)}\0{content}\n".encode())
     return total.hexdigest()

@@ -60,6 +60,18 @@ def test_a_copy_of_the_sources_has_the_same_tags_and_nothing_else(tree: Path, tm
     assert sorted(path.name for path in copy.rglob("*") if path.is_file()) == ["Dockerfile", "main.py", "setup.toml"]
 
 
+def test_a_copy_has_the_permissions_that_git_keeps_so_that_layers_of_another_checkout_are_found(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    copy = tmp_path_factory.mktemp("copy")
+    (tree / "Dockerfile").chmod(0o400)
+    (tree / "setup.toml").chmod(0o700)
+    copy_sources(tree, [CHILD], copy)
+    assert {path.name: path.stat().st_mode & 0o777 for path in copy.rglob("*") if path.is_file()} == {
+        "Dockerfile": 0o644, "setup.toml": 0o755, "main.py": 0o644,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("recipe", [OPERATOR_PACKAGES, TRAINER_STACK], ids=lambda recipe: recipe.name)
 def test_our_code_is_no_part_of_the_heavy_layers(recipe: Recipe) -> None:
     roots = {path.relative_to(REPOSITORY).parts[0] for path in files(REPOSITORY, recipe.sources)}
