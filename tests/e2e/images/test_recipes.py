@@ -64,7 +64,7 @@ def test_a_copy_has_the_permissions_that_git_keeps_so_that_layers_of_another_che
     tree: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     copy = tmp_path_factory.mktemp("copy")
-    (tree / "Dockerfile").chmod(0o400)
+    (tree / "ground/Dockerfile").chmod(0o400)
     (tree / "setup.toml").chmod(0o700)
     copy_sources(tree, [CHILD], copy)
     assert {path.name: path.stat().st_mode & 0o777 for path in copy.rglob("*") if path.is_file()} == {
