@@ -169,4 +169,21 @@ def test_values_and_schema_have_the_same_leaves() -> None:
     ],
 )
 def test_schema_refuses(values: dict[str, Any]) -> None:
-    assert list(jsonschema.Draft7Validator(SCHEMA).iter_errors(values))
+    def over(below: Any, above: Any) -> Any:
+        """As Helm lays a user's values over the chart's."""
+        if not isinstance(below, dict) or not isinstance(above, dict):
+            return above
+        return {**below, **{name: over(below.get(name), value) for name, value in above.items()}}
+
+    assert list(jsonschema.Draft7Validator(SCHEMA).iter_errors(over(VALUES, values)))
+
+
+def test_schema_wants_what_is_not_empty_in_the_values() -> None:
+    def required(schema: dict[str, Any], values: dict[str, Any], path: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        yield path, schema.get("required", []), [name for name, value in values.items() if value not in ("", [], {})]
+        for name, value in values.items():
+            if isinstance(value, dict) and "properties" in schema["properties"][name] and name != "resources":
+                yield from required(schema["properties"][name], value, f"{path}.{name}")
+
+    for path, named, filled in required(SCHEMA, VALUES, ""):
+        assert named == filled, path

@@ -1,10 +1,10 @@
 {{- define "rlhf.fullname" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" }}{{ end }}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name }}{{ end }}
 {{- end }}
 
-{{- /* Name of what has no namespace, or lies in somebody else's: two releases never meet there. */}}
+{{- /* Name of what has no namespace, or lies in somebody else's: two releases never meet there, as namespaces have no dots. */}}
 {{- define "rlhf.globalName" -}}
-{{ .Release.Namespace }}-{{ include "rlhf.fullname" . }}
+{{ .Release.Namespace }}.{{ include "rlhf.fullname" . }}
 {{- end }}
 
 {{- define "rlhf.selector" -}}
@@ -97,4 +97,26 @@ capabilities: {drop: [ALL]}
   resources: [workloads]
   verbs: [list]
 {{- end }}
+{{- end }}
+
+{{- /* Variables of the operator that values of their own stand for. */}}
+{{- define "rlhf.environment" -}}
+- {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+- {name: RLHF_RELEASE, value: {{ include "rlhf.fullname" . | quote }}}
+- {name: RLHF_OPERATOR_LABELS, value: {{ include "rlhf.selector" . | fromYaml | toJson | quote }}}
+- {name: RLHF_WATCH_SCOPE, value: {{ .Values.watch.scope | quote }}}
+- {name: RLHF_WATCH_NAMESPACES, value: {{ include "rlhf.namespaces" . | quote }}}
+- {name: RLHF_DEFAULT_IMAGE, value: {{ .Values.trainer.image | quote }}}
+- {name: RLHF_DEFAULT_RAY_VERSION, value: {{ .Values.trainer.rayVersion | quote }}}
+- {name: RLHF_TOKEN_KEY_FILE, value: /etc/rlhf-operator/token_key}
+- {name: RLHF_WORKERS, value: {{ .Values.concurrentReconciles | quote }}}
+- {name: RLHF_HEAD_ACCESS, value: {{ .Values.headAccess | quote }}}
+- {name: RLHF_CLUSTER_DOMAIN, value: {{ .Values.clusterDomain | quote }}}
+{{- with .Values.jobs.metricsNamespace }}
+- {name: RLHF_METRICS_FROM, value: {{ dict "kubernetes.io/metadata.name" . | toJson | quote }}}
+{{- end }}
+- {name: RLHF_KUEUE, value: {{ .Values.kueue.enabled | quote }}}
+- {name: RLHF_LOG_LEVEL, value: {{ .Values.logLevel | quote }}}
+- {name: RLHF_LOG_FORMAT, value: {{ .Values.logFormat | quote }}}
 {{- end }}

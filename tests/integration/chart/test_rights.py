@@ -150,7 +150,7 @@ def test_the_operator_uses_the_rights_it_has_and_no_others(
             finally:
                 operator.stop()
                 print(operator.log.read_text()[-20000:])
-        job_role = ("ClusterRole", "", f"{namespace}-{RELEASE}") if scope == "cluster" else ("Role", namespace, f"{namespace}-{RELEASE}")
+        job_role = ("ClusterRole", "", f"{namespace}.{RELEASE}") if scope == "cluster" else ("Role", namespace, f"{namespace}.{RELEASE}")
         allowed = granted(admin, namespace, (job_role, ("Role", namespace, f"{RELEASE}-leader")))
     finally:
         helm.uninstall(RELEASE, namespace)
