@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 CONFIG_DIR = "/etc/rlhf"
 JOB_FILE = f"{CONFIG_DIR}/job.yaml"
 FILES_DIR = "/etc/rlhf/files"
@@ -9,8 +11,24 @@ CHECKPOINT_DIR = "/checkpoints"
 SHM_DIR = "/dev/shm"
 HOME_DIR = "/home/rlhf"
 
-MOUNT_PATHS = (CONFIG_DIR, CHECKPOINT_DIR, SHM_DIR, HOME_DIR, "/dev", "/proc", "/sys", "/tmp", "/var/run/secrets/kubernetes.io")
+PROGRAM_DIR = "/opt/rlhf"
+"""Where the images have Python and the trainer."""
+
+MOUNT_PATHS = (
+    CONFIG_DIR,
+    CHECKPOINT_DIR,
+    SHM_DIR,
+    HOME_DIR,
+    PROGRAM_DIR,
+    "/dev",
+    "/proc",
+    "/sys",
+    "/tmp",
+    "/var/run/secrets/kubernetes.io",
+)
 """Folders in which nothing else may be mounted, and which no mount may hide."""
+SYSTEM_PATHS = ("/bin", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var/run")
+"""Folders of the image without which no program starts. A claim stays out of them; a pod overlay may mount a driver within."""
 
 VOLUME_PREFIX = "rlhf-"
 """Names of the operator's own volumes begin so."""
@@ -60,6 +78,22 @@ def is_owned_volume(name: str) -> bool:
 
 
 def owned_path(path: str) -> str | None:
-    """The folder of ours that a mount at ``path`` would hide or lie in; None where it does neither."""
-    mine = f"{path.rstrip('/')}/"
-    return next((owned for owned in MOUNT_PATHS if f"{owned}/".startswith(mine) or mine.startswith(f"{owned}/")), None)
+    """The folder that a mount at ``path`` would take from us or from the system: one it hides, or one of ours that it lies in."""
+    return next((owned for owned in MOUNT_PATHS if is_within(owned, path) or is_within(path, owned)), None) or next(
+        (owned for owned in SYSTEM_PATHS if is_within(owned, path)), None
+    )
+
+
+def taken_path(path: str) -> str | None:
+    """The same for a claim, which has no business within the system either."""
+    return owned_path(path) or next((owned for owned in SYSTEM_PATHS if is_within(path, owned)), None)
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether ``path`` is ``folder`` or lies in it, however they are written."""
+    return f"{_plain(path)}/".startswith(f"{_plain(folder)}/")
+
+
+def _plain(path: str) -> str:
+    # Two slashes at the start are one to Linux, and a mount path without any begins at the root.
+    return posixpath.normpath(f"/{path.lstrip('/')}").rstrip("/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from rlhf_api.spec.cluster import DNS_LABEL, DNS_NAME, IMAGE, KEY_NAME, QUANTITY
+from rlhf_api.spec.cluster import DNS_LABEL, DNS_NAME, FOLDER, IMAGE, KEY_NAME, QUANTITY
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]?)([iI]?)[bB]?\s*")
 _REGISTRY = re.compile(r"[-A-Za-z0-9.]+(:[0-9]{1,5}|(?<=[.])[-A-Za-z0-9]+)|\[[0-9a-fA-F:]+\](:[0-9]{1,5})?")
@@ -46,7 +46,7 @@ def _version(text: str) -> str | None:
 
 
 def _folder(text: str) -> str | None:
-    parts = [part for part in text.replace(":", "-").split("/") if part]
+    parts = [part for part in text.replace(":", "-").split("/") if part not in ("", ".", "..")]
     return f"/{'/'.join(parts)}" if parts else None
 
 
@@ -80,7 +80,7 @@ _SAID: Mapping[str, tuple[str, Callable[[str], str | None]]] = {
     r"^[A-Za-z_][A-Za-z0-9_]*$": ("letters, digits and _, first no digit", _variable),
     r"^[-._a-zA-Z0-9]+$": ("letters, digits, -, _ and .", _plain("A-Za-z0-9._-")),
     r"^[A-Za-z0-9._-]+$": ("letters, digits, -, _ and .", _plain("A-Za-z0-9._-")),
-    r"^(/[^/:]+)+$": ("an absolute path without : and without a / at its end", _folder),
+    FOLDER: ("an absolute path below /, without :, without a / at its end and without empty parts, . or ..", _folder),
     r"^[^/:]+(/[^/:]+)*$": ("a relative path without : and without a / at its end", lambda text: (_folder(text) or "")[1:] or None),
     IMAGE: (
         "an image such as registry.example:5000/team/trainer:0.1, small letters in all but host and tag, or with @sha256: and 64 digits",

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from rlhf_api.clusterplan import worker_pods
-from rlhf_api.owned import MOUNT_PATHS, VOLUME_NAMES, VOLUME_PREFIX, is_owned_volume, owned_path
+from rlhf_api.owned import MOUNT_PATHS, SYSTEM_PATHS, VOLUME_NAMES, VOLUME_PREFIX, is_owned_volume, is_within, taken_path
 from rlhf_api.resolve import DATA_SUFFIXES
 from rlhf_api.rules.registry import Cel, Finding, rule
 from rlhf_api.spec import JobSpec
 
 _VOLUMES = "!has(self.cluster.volumes) || self.cluster.volumes"
+_TAKEN = [*MOUNT_PATHS, *SYSTEM_PATHS]
 _FILE_NAME_BYTES = 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ITEMS = "!has(self.cluster.files) || !has(self.cluster.files.items) || self.cluster.files.items"
@@ -20,10 +21,10 @@ _ITEMS = "!has(self.cluster.files) || !has(self.cluster.files.items) || self.clu
 
 @rule(
     "volumes-differ",
-    "cluster.volumes have different names and different folders",
+    "cluster.volumes have different names, and folders of which none is another or lies in another",
     cel=Cel(
         f"{_VOLUMES}.all(v, self.cluster.volumes.exists_one(w, w.name == v.name) "
-        "&& self.cluster.volumes.exists_one(w, w.mountPath == v.mountPath))",
+        "&& self.cluster.volumes.exists_one(w, (w.mountPath + '/').startsWith(v.mountPath + '/')))",
         "cluster.volumes",
     ),
 )
@@ -33,17 +34,20 @@ def volumes_differ(spec: JobSpec) -> Iterator[Finding]:
         before = volumes[:index]
         if volume.name in [other.name for other in before]:
             yield Finding(f"cluster.volumes[{index}].name", volume.name, f"name: {volume.name}-{index + 1}")
-        if volume.mount_path in [other.mount_path for other in before]:
-            yield Finding(f"cluster.volumes[{index}].mountPath", volume.mount_path, f"mountPath: /{volume.name}")
+        path = volume.mount_path
+        other = next((each for each in before if is_within(path, each.mount_path) or is_within(each.mount_path, path)), None)
+        if other is not None:
+            detail = f"{other.name} has {other.mount_path}"
+            yield Finding(f"cluster.volumes[{index}].mountPath", path, f"mountPath: /mnt/{volume.name}", detail)
 
 
 @rule(
     "volumes-are-free",
     f"cluster.volumes take neither a name that begins with {VOLUME_PREFIX} or is {' or '.join(sorted(VOLUME_NAMES))}, nor a folder that "
-    f"hides or lies in {', '.join(MOUNT_PATHS)}",
+    f"hides or lies in {', '.join(_TAKEN)}",
     cel=Cel(
-        f"{_VOLUMES}.all(v, !v.name.startsWith('{VOLUME_PREFIX}') && !(v.name in {sorted(VOLUME_NAMES)}) && !v.mountPath.contains('/..') "
-        f"&& {list(MOUNT_PATHS)}.all(p, v.mountPath != p && !v.mountPath.startsWith(p + '/') && !p.startsWith(v.mountPath + '/')))",
+        f"{_VOLUMES}.all(v, !v.name.startsWith('{VOLUME_PREFIX}') && !(v.name in {sorted(VOLUME_NAMES)}) "
+        f"&& {_TAKEN}.all(p, v.mountPath != p && !v.mountPath.startsWith(p + '/') && !p.startsWith(v.mountPath + '/')))",
         "cluster.volumes",
     ),
 )
@@ -53,8 +57,11 @@ def volumes_are_free(spec: JobSpec) -> Iterator[Finding]:
             plain = volume.name.removeprefix(VOLUME_PREFIX)
             nearest = f"name: {plain if plain and plain != volume.name else 'my-' + volume.name}"
             yield Finding(f"cluster.volumes[{index}].name", volume.name, nearest)
-        if "/.." in volume.mount_path or owned_path(volume.mount_path) is not None:
-            yield Finding(f"cluster.volumes[{index}].mountPath", volume.mount_path, f"mountPath: /mnt/{volume.name}")
+        path = volume.mount_path
+        taken = taken_path(path)
+        if taken is not None:
+            detail = f"{taken} is taken" if path != taken else None
+            yield Finding(f"cluster.volumes[{index}].mountPath", path, f"mountPath: /mnt/{volume.name}", detail)
 
 
 @rule(

@@ -13,6 +13,8 @@ DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 KEY_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 _HOST = r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?"
 _REPOSITORY = r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*"
+FOLDER = r"^(/(\.{0,2}[^/:.][^/:]*|\.{3}[^/:]*))+$"
+"""An absolute path as the kernel would print it: no part is empty, ``.`` or ``..``."""
 IMAGE = (
     rf"^(({_HOST}(\.{_HOST})+|{_HOST}(\.{_HOST})*:[0-9]{{1,5}}|\[[0-9a-fA-F:]+\](:[0-9]{{1,5}})?)/)?"
     rf"{_REPOSITORY}(/{_REPOSITORY})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@sha256:[0-9a-f]{{64}}|@sha512:[0-9a-f]{{128}})?$"
@@ -87,8 +89,8 @@ class VolumeSpec(Strict):
     name: str = Field(min_length=1, max_length=63, pattern=DNS_LABEL)
     """Name of the volume in the pods. One that is called `hf-cache` becomes HF_HOME."""
 
-    mount_path: str = Field(min_length=2, max_length=512, pattern=r"^(/[^/:]+)+$")
-    """Folder in every pod."""
+    mount_path: str = Field(min_length=1, max_length=512, pattern=FOLDER)
+    """Folder in every pod, beside those of the system and of other volumes."""
 
     read_only: bool = False
     """Mount without the right to write."""

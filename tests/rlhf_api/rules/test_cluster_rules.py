@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_api import rules
-from rlhf_api.owned import MOUNT_PATHS
+from rlhf_api.owned import MOUNT_PATHS, SYSTEM_PATHS
 from rlhf_api.quantity import parse
 from rlhf_api.resolve import derive
 from rlhf_api.rules import RULES
@@ -54,9 +54,23 @@ CASES = [
     Case(
         "volumes-differ",
         {"cluster.volumes": [volume("a", "/a"), volume("b", "/a")]},
-        {"cluster.volumes": [volume("a", "/a"), volume("b", "/a/b")]},
+        {"cluster.volumes": [volume("a", "/a"), volume("b", "/ab")]},
         "cluster.volumes[1].mountPath",
-        "mountPath: /b",
+        "mountPath: /mnt/b",
+    ),
+    Case(
+        "volumes-differ",
+        {"cluster.volumes": [volume("a", "/a"), volume("b", "/a/b")]},
+        {"cluster.volumes": [volume("a", "/a/a"), volume("b", "/a/b")]},
+        "cluster.volumes[1].mountPath",
+        "mountPath: /mnt/b",
+    ),
+    Case(
+        "volumes-differ",
+        {"cluster.volumes": [volume("a", "/data/a/b"), volume("b", "/data")]},
+        {"cluster.volumes": [volume("a", "/data/a/b"), volume("b", "/data/b")]},
+        "cluster.volumes[1].mountPath",
+        "mountPath: /mnt/b",
     ),
     Case(
         "volumes-are-free",
@@ -80,7 +94,31 @@ CASES = [
             "cluster.volumes[0].mountPath",
             "mountPath: /mnt/a",
         )
-        for path in (*MOUNT_PATHS, "/etc", "/checkpoints/deep", "/etc/rlhf/files", "/mnt/../dev/shm")
+        for path in (
+            *MOUNT_PATHS,
+            *SYSTEM_PATHS,
+            *("/checkpoints/deep", "/etc/rlhf/files", "/home", "/opt", "/opt/rlhf/venv", "/usr/lib/python3", "/var"),
+        )
+    ),
+    *(
+        Case(
+            "volumes-are-free",
+            {"cluster.volumes": [volume("a", "/etc")]},
+            {"cluster.volumes": [volume("a", path)]},
+            "cluster.volumes[0].mountPath",
+            "mountPath: /mnt/a",
+        )
+        for path in (
+            "/data",
+            "/opt/models",
+            "/home/me",
+            "/checkpoints-of-others",
+            "/var/lib/models",
+            "/etcetera",
+            "/tmp.d",
+            "/..data",
+            "/...",
+        )
     ),
     Case(
         "checkpoint-volume-is-one",

@@ -106,6 +106,9 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
         "spec.cluster.volumes",
     ),
     (ray(volumeMounts=[{"mountPath": "/etc", "name": "x"}]), "spec.containers[ray].volumeMounts[/etc]", "beside"),
+    (ray(volumeMounts=[{"mountPath": "//usr/.", "name": "x"}]), "spec.containers[ray].volumeMounts[//usr/.]", "beside"),
+    (ray(volumeMounts=[{"mountPath": "/mnt/../dev/shm", "name": "x"}]), "spec.containers[ray].volumeMounts[/mnt/../dev/shm]", "beside"),
+    (ray(volumeMounts=[{"mountPath": "/opt/rlhf/venv", "name": "x"}]), "spec.containers[ray].volumeMounts[/opt/rlhf/venv]", "beside"),
     (ray(volumeMounts=[{"mountPath": "/etc/rlhf/more", "name": "x"}]), "spec.containers[ray].volumeMounts[/etc/rlhf/more]", "beside"),
     ({"spec": {"containers": None}}, "spec.containers", "further containers"),
     (
@@ -185,7 +188,10 @@ def test_overlay_may_do_the_rest(make_job: MakeJob, settings: OperatorSettings) 
                 {
                     "name": "ray",
                     "env": [{"name": "RAY_memory_monitor_refresh_ms", "value": "0"}],
-                    "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+                    "volumeMounts": [
+                        {"name": "scratch", "mountPath": "/scratch"},
+                        {"name": "scratch", "mountPath": "/usr/local/driver", "readOnly": True},
+                    ],
                     "resources": {"claims": [{"name": "nic"}]},
                     "livenessProbe": {"failureThreshold": 240},
                     "ports": [{"containerPort": 9000}],
