@@ -1,4 +1,7 @@
-"""The ``rlhf`` command. Other packages add commands by the entry-point group ``rlhf.commands`` and checks by ``rlhf.dry_runs``."""
+"""The ``rlhf`` command.
+
+Other packages add commands by the entry-point group ``rlhf.commands``, and checks by ``rlhf.dry_runs`` and ``rlhf.cluster_checks``.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,11 @@ from rlhf_api.violations import Violation
 
 COMMANDS = "rlhf.commands"
 DRY_RUNS = "rlhf.dry_runs"
+CLUSTER_CHECKS = "rlhf.cluster_checks"
 
 DryRun = Callable[[RLHFJob, Path], list[Violation]]
+ClusterCheck = Callable[[RLHFJob], list[Violation]]
+"""Faults that only whoever builds the pods can find, of a job that has passed the rules of clusters."""
 
 
 class Command(Protocol):
@@ -52,7 +58,7 @@ class Validate:
             return refuse(args.file, error.violations)
         for warning in loaded.warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        faults = [loaded.locate(fault) for fault in rules.check_cluster(loaded.job)] if args.cluster else []
+        faults = [loaded.locate(fault) for fault in check_cluster(loaded.job)] if args.cluster else []
         tried = [] if args.no_dry_run else _dry_run(loaded)
         for fault in tried:
             volume = _volume_of(loaded.job, fault) if args.cluster else None
@@ -176,6 +182,19 @@ def _load(point: EntryPoint) -> Command:
     except ModuleNotFoundError as error:
         raise SystemExit(f"rlhf {point.name} needs the module {error.name}: install the extra that brings it (rlhf[trainer])") from None
     return loaded
+
+
+def check_cluster(job: RLHFJob) -> list[Violation]:
+    """All that an operator would say to ``job`` before it creates anything: the rules, then what the pods are built of."""
+    faults = rules.check_cluster(job)
+    for point in entry_points(group=CLUSTER_CHECKS) if not faults else ():
+        try:
+            check: ClusterCheck = point.load()
+        except ModuleNotFoundError as error:
+            print(f"note: cluster.podOverlay is not checked: the module {error.name} is not installed", file=sys.stderr)
+            continue
+        faults += check(job)
+    return faults
 
 
 def _dry_run(loaded: manifest.LoadedManifest) -> list[Violation]:

@@ -110,7 +110,7 @@ FACTS: Mapping[Reason, Fact] = {
         "spec",
         "A rule of the API is broken; nothing was created.",
         "The message names field, value, rule and the nearest value that works. Delete the job, correct the manifest, apply it again; "
-        "`rlhf validate --cluster FILE` shows the same without a cluster, but for what `cluster.podOverlay` may not change.",
+        "`rlhf validate --cluster FILE` shows the same without a cluster.",
         ("Config",),
         warning=True,
     ),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,37 @@ def test_validate_for_a_cluster_does_not_look_here_for_what_lies_on_its_volumes(
     path = write_manifest({**on_volume, "data.datasets.0.path": "/elsewhere/train.jsonl"})
     assert cli.main(["validate", "--cluster", str(path)]) == 2
     assert "1 fault" in capsys.readouterr().err
+
+
+ON_A_CLUSTER = {"cluster.files": {"configMap": "files"}, "checkpoint.volume": {"existingClaim": "ckpt"}}
+
+
+def test_validate_for_a_cluster_tells_what_an_overlay_may_not_change(
+    write_manifest: WriteManifest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overlay = {"metadata": {"labels": {"ray.io/group": "x"}}, "spec": {"containers": [{"name": "ray", "image": "other"}]}}
+    path = write_manifest({**ON_A_CLUSTER, "cluster.podOverlay": overlay})
+    assert cli.main(["validate", "--no-dry-run", str(path)]) == 0
+    capsys.readouterr()
+    assert cli.main(["validate", "--no-dry-run", "--cluster", str(path)]) == 2
+    printed = capsys.readouterr().err
+    line = next(index for index, text in enumerate(path.read_text().splitlines(), 1) if "containers" in text)
+    assert (
+        f"{path}:{line}: spec.cluster.podOverlay.spec.containers[ray].image: 'other'\n"
+        "  Rule: the operator or KubeRay owns this. Nearest: spec.cluster.image.\n"
+    ) in printed
+    assert "spec.cluster.podOverlay.metadata.labels.ray.io/group: 'x'" in printed
+    path = write_manifest({**ON_A_CLUSTER, "cluster.podOverlay": {"spec": {"schedulerName": "volcano"}}})
+    assert cli.main(["validate", "--no-dry-run", "--cluster", str(path)]) == 0
+
+
+def test_validate_says_what_it_cannot_check_without_the_operators_package(
+    write_manifest: WriteManifest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = EntryPoint("operator", "rlhf_no_such_package.build:refusals", cli.CLUSTER_CHECKS)
+    monkeypatch.setattr(cli, "entry_points", lambda group: [absent] if group == cli.CLUSTER_CHECKS else [])
+    assert cli.main(["validate", "--no-dry-run", "--cluster", str(write_manifest(ON_A_CLUSTER))]) == 0
+    assert "cluster.podOverlay is not checked: the module rlhf_no_such_package is not installed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["crd", "reference", "reasons"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlhf_api.clusterplan import worker_groups
 from rlhf_api.spec import RLHFJob
-from rlhf_operator.build import Refused, ray_cluster
+from rlhf_operator.build import Refused, precheck, ray_cluster
 from rlhf_operator.build.overlay import merge
 from rlhf_operator.build.ownership import fights
 from rlhf_operator.build.pods import head_template, worker_template
@@ -155,8 +155,10 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
 def test_overlay_that_fights_an_owned_field(
     overlay: dict[str, Any], field: str, nearest: str | None, make_job: MakeJob, settings: OperatorSettings
 ) -> None:
-    found = ray_cluster(make_job("tiny", {"cluster.podOverlay": overlay}), settings)
+    job = make_job("tiny", {"cluster.podOverlay": overlay})
+    found = ray_cluster(job, settings)
     assert isinstance(found, Refused)
+    assert precheck.refusals(job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": None})})) == list(found.violations)
     assert [violation.field for violation in found.violations] == [f"spec.cluster.podOverlay.{field}"]
     assert found.violations[0].rule
     if nearest is not None:
@@ -200,7 +202,9 @@ def test_overlay_may_do_the_rest(make_job: MakeJob, settings: OperatorSettings) 
             ],
         },
     }
-    found = ray_cluster(make_job("infiniband", {"cluster.podOverlay": overlay}), settings)
+    job = make_job("infiniband", {"cluster.podOverlay": overlay})
+    assert precheck.refusals(job) == []
+    found = ray_cluster(job, settings)
     assert isinstance(found, dict), str(found)
     spec = found["spec"]["workerGroupSpecs"][0]["template"]["spec"]
     assert spec["containers"][0]["livenessProbe"]["failureThreshold"] == 240
