@@ -13,6 +13,9 @@ JOB_UID_LABEL = "rlhf.dev/job-uid"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "rlhf-operator"
 QUEUE_LABEL = owned.QUEUE_LABEL
+NODE_TYPE_LABEL = "ray.io/node-type"
+HEAD_NODE = "head"
+"""KubeRay puts them on each pod."""
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 """Set on every namespace by the API server."""
 
@@ -68,6 +71,10 @@ def checkpoint_claim(job: str) -> str:
 
 def network_policy(job: str) -> str:
     return job
+
+
+def disruption_budget(job: str) -> str:
+    return f"{job}-head"
 
 
 def submission_id(job: str, attempt: int) -> str:

@@ -107,6 +107,9 @@ class OperatorSettings:
     metrics_from: Pairs = Field(default_factory=dict)
     """Labels of the namespaces whose pods may read the metrics of jobs, in a NetworkPolicy. Empty = none."""
 
+    head_disruption_budget: bool = False
+    """Give each job a PodDisruptionBudget, so that a drain waits for its head; needs the right to."""
+
     ray_auth_options: bool = False
     """Whether the served RayCluster schema has `spec.authOptions.secretName` (KubeRay 1.6). Found at start, not from a variable."""
 

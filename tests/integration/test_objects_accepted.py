@@ -23,6 +23,7 @@ PLURALS = {
     "ConfigMap": "api/v1/namespaces/{}/configmaps",
     "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "PersistentVolumeClaim": "api/v1/namespaces/{}/persistentvolumeclaims",
+    "PodDisruptionBudget": "apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "Pod": "api/v1/namespaces/{}/pods",
     "RayCluster": "apis/ray.io/v1/namespaces/{}/rayclusters",
     "Secret": "api/v1/namespaces/{}/secrets",
@@ -35,6 +36,7 @@ SETTINGS = OperatorSettings(
     token_key=b"0123456789abcdef0123456789abcdef",
     metrics_from={"kubernetes.io/metadata.name": "monitoring"},
     ray_auth_options=True,
+    head_disruption_budget=True,
 )
 
 

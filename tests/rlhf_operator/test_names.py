@@ -24,7 +24,7 @@ def test_rc14_every_child_of_a_valid_job_has_a_valid_name(job: str) -> None:
     Metadata(name=job, uid=None, labels={}, annotations={})
     assert len(names.ray_cluster(job)) <= RAY_CLUSTER_MAX
     children = [names.ray_cluster(job), names.head_service(job), names.config_map(job), names.token_secret(job)]
-    for child in [*children, names.checkpoint_claim(job), names.network_policy(job)]:
+    for child in [*children, names.checkpoint_claim(job), names.network_policy(job), names.disruption_budget(job)]:
         assert len(child) <= 63
         assert DNS_1035.fullmatch(child)
     assert LABEL_VALUE.fullmatch(job)
@@ -38,7 +38,7 @@ def test_rc14_pods_of_the_head_keep_the_whole_name(job: str) -> None:
 @given(JOB_NAMES, JOB_NAMES)
 def test_rc14_two_jobs_never_share_a_child(one: str, other: str) -> None:
     if one != other:
-        for child in (names.head_service, names.config_map, names.token_secret, names.checkpoint_claim):
+        for child in (names.head_service, names.config_map, names.token_secret, names.checkpoint_claim, names.disruption_budget):
             assert child(one) != child(other)
 
 

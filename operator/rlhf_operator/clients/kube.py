@@ -54,6 +54,7 @@ CLAIMS = Kind("api/v1", "persistentvolumeclaims")
 CORE_EVENTS = Kind("api/v1", "events")
 EVENTS = Kind("apis/events.k8s.io/v1", "events")
 NETWORK_POLICIES = Kind("apis/networking.k8s.io/v1", "networkpolicies")
+DISRUPTION_BUDGETS = Kind("apis/policy/v1", "poddisruptionbudgets")
 LEASES = Kind("apis/coordination.k8s.io/v1", "leases")
 
 

@@ -29,6 +29,18 @@ class EnsureNetworkPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class EnsureDisruptionBudget:
+    """PodDisruptionBudget of the head, where the operator's settings ask for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteDisruptionBudget:
+    """The head of a job that has ended may be evicted. Guarded by UID; NotFound is success."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class EnsureCluster:
     """RayCluster: dry-run create first, then create. `avoid_nodes` join the anti-affinity of every pod."""
 
@@ -82,6 +94,8 @@ Action = (
     | EnsureToken
     | EnsureClaim
     | EnsureNetworkPolicy
+    | EnsureDisruptionBudget
+    | DeleteDisruptionBudget
     | EnsureCluster
     | SuspendCluster
     | ReleaseWorkers

@@ -10,6 +10,7 @@ from rlhf_operator.decide.actions import (
     EnsureClaim,
     EnsureCluster,
     EnsureConfig,
+    EnsureDisruptionBudget,
     EnsureNetworkPolicy,
     EnsureToken,
 )
@@ -25,6 +26,7 @@ KINDS = {
     "EnsureToken": "Secret",
     "EnsureClaim": "PersistentVolumeClaim",
     "EnsureNetworkPolicy": "NetworkPolicy",
+    "EnsureDisruptionBudget": "PodDisruptionBudget",
     "EnsureCluster": "RayCluster",
 }
 
@@ -95,7 +97,7 @@ def cluster_is_replaced(case: Case) -> bool:
 
 
 def children_exist(case: Case) -> bool:
-    """ConfigMap, Secret, claim, NetworkPolicy, then the RayCluster; a refusal that will not change ends the job.
+    """ConfigMap, Secret, claim, NetworkPolicy, PodDisruptionBudget, then the RayCluster; a refusal that will not change ends the job.
 
     What failed is asked for again each time: the runtime keeps its answer for so long, and spaces the calls.
     """
@@ -134,6 +136,8 @@ def _absent(case: Case) -> list[Action]:
         absent.append(EnsureClaim())
     if terms is not None and terms.isolate and not seen.network_policy and "network_policy" not in seen.unread:
         absent.append(EnsureNetworkPolicy())
+    if seen.disruption_budget == "" and "disruption_budget" not in seen.unread:
+        absent.append(EnsureDisruptionBudget())
     return absent
 
 

@@ -18,7 +18,7 @@ from rlhf_api.status import RLHFJobStatus
 JobsStatus = Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
 """Status of a submission in the Ray Jobs API, Ray 2.60. A stop that the operator asked for ends as STOPPED without an exit code."""
 
-Unread = Literal["config", "token", "network_policy", "claim", "cluster", "pods", "missing", "queue"]
+Unread = Literal["config", "token", "network_policy", "disruption_budget", "claim", "cluster", "pods", "missing", "queue"]
 """Parts of an observation that can fail to be read; the field of that name then holds a placeholder."""
 
 
@@ -192,6 +192,8 @@ class Observation:
     pods: tuple[PodView, ...]
     head: HeadView | None
     """None = nothing polled (no cluster, or the pollers have just been told)."""
+    disruption_budget: str | None = None
+    """UID of the head's PodDisruptionBudget, empty where it does not exist; None = this operator makes none."""
     missing: tuple[str, ...] = ()
     """Named objects that the job refers to and that do not exist, such as ``ConfigMap gsm8k-reward`` or ``PersistentVolumeClaim ckpt``."""
     queue_message: str = ""

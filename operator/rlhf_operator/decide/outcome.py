@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from rlhf_api.reasons import Reason
 from rlhf_api.status import MAX_AVOID_NODES, MAX_FAILURES, Failure, FailureClass, RunStatus
 from rlhf_operator.decide import budgets, evidence
-from rlhf_operator.decide.actions import DeleteCluster, ReleaseWorkers
+from rlhf_operator.decide.actions import DeleteCluster, DeleteDisruptionBudget, ReleaseWorkers
 from rlhf_operator.decide.case import TERMINAL, Case
 from rlhf_operator.decide.classify import Clues, Judgement, Lost, classify
 from rlhf_operator.decide.observation import SubmissionView
@@ -163,8 +163,11 @@ def clean_up(case: Case) -> None:
     """Release what ``lifecycle.cleanupPolicy`` says, after the status is stored: no cluster goes before its job is known to have ended.
 
     A job that failed before its pods were ready leaves nothing worth keeping, whatever the policy, and a trainer that did not stop ends
-    with its cluster. A queue counts the whole cluster until it is gone, so there `workers` means `cluster`.
+    with its cluster. A queue counts the whole cluster until it is gone, so there `workers` means `cluster`. A head that stays for its logs
+    holds up no drain.
     """
+    if case.seen.disruption_budget:
+        case.after.append(DeleteDisruptionBudget(case.seen.disruption_budget))
     cluster = case.cluster
     if cluster is None or cluster.deleting or case.terms is None:
         return

@@ -16,6 +16,7 @@ from rlhf_operator.clients.jobs import Fault, IdInUse, Refused
 from rlhf_operator.clients.kube import (
     CLAIMS,
     CONFIG_MAPS,
+    DISRUPTION_BUDGETS,
     NETWORK_POLICIES,
     RAYCLUSTERS,
     RLHFJOBS,
@@ -28,10 +29,12 @@ from rlhf_operator.clients.kube import (
 from rlhf_operator.decide.actions import (
     Action,
     DeleteCluster,
+    DeleteDisruptionBudget,
     DeleteJob,
     EnsureClaim,
     EnsureCluster,
     EnsureConfig,
+    EnsureDisruptionBudget,
     EnsureNetworkPolicy,
     EnsureToken,
     ReleaseWorkers,
@@ -43,7 +46,7 @@ from rlhf_operator.decide.observation import Observation
 from rlhf_operator.runtime.keys import JobKey
 from rlhf_operator.runtime.memory import JobMemory, Read
 from rlhf_operator.runtime.pollers import Pollers
-from rlhf_operator.runtime.store import Store
+from rlhf_operator.runtime.store import Store, uid_of
 from rlhf_operator.runtime.views import mapping, owners, text
 from rlhf_operator.settings import OperatorSettings
 
@@ -119,7 +122,7 @@ class Actor:
         match action:
             case EnsureCluster(avoid_nodes):
                 return await self._cluster(key, self._spec(seen), avoid_nodes)
-            case EnsureConfig() | EnsureToken() | EnsureClaim() | EnsureNetworkPolicy():
+            case EnsureConfig() | EnsureToken() | EnsureClaim() | EnsureNetworkPolicy() | EnsureDisruptionBudget():
                 return await self._ensure(self._spec(seen), memory, action)
             case SuspendCluster(uid, suspend):
                 patch = {"metadata": {"uid": uid}, "spec": {"suspend": suspend}}
@@ -130,6 +133,10 @@ class Actor:
             case DeleteCluster(uid):
                 if not await self._kube.delete(RAYCLUSTERS, key.namespace, names.ray_cluster(key.name), uid=uid):
                     return Done(look_again=self._store.drop_cluster(key, uid) is not None)
+                return Done()
+            case DeleteDisruptionBudget(uid):
+                await self._kube.delete(DISRUPTION_BUDGETS, key.namespace, names.disruption_budget(key.name), uid=uid)
+                memory.budget = Read("", self._clock())
                 return Done()
             case Submit(attempt, submission_id):
                 return await self._submit(key, seen, attempt, submission_id)
@@ -166,6 +173,10 @@ class Actor:
                 if policy is not None:
                     await self._create(NETWORK_POLICIES, policy, job)
                 memory.policy = Read(True, at)
+            case EnsureDisruptionBudget():
+                budget = build.disruption_budget(job, self._settings)
+                made = await self._create(DISRUPTION_BUDGETS, budget, job) if budget is not None else None
+                memory.budget = Read(uid_of(made), at) if made is not None else None
         return Done(look_again=True)
 
     async def _create(self, kind: Kind, body: Json, job: RLHFJob | None) -> Json | None:

@@ -38,6 +38,8 @@ class JobMemory:
     """Generation and its edits that come too late."""
     token: Read[bool] | None = None
     policy: Read[bool] | None = None
+    budget: Read[str] | None = None
+    """UID of the PodDisruptionBudget; empty = it does not exist, or belongs to another job."""
     claim: Read[VolumeClaimView | None] | None = None
     references: dict[str, Read[bool]] = field(default_factory=dict)
     """Named objects that the job refers to -> whether they exist."""

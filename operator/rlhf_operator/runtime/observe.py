@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from rlhf_api.spec import RLHFJob
 from rlhf_operator import build, names
-from rlhf_operator.clients.kube import CLAIMS, CONFIG_MAPS, CORE_EVENTS, NETWORK_POLICIES, Kind, KubeClient, KubeError
+from rlhf_operator.clients.kube import CLAIMS, CONFIG_MAPS, CORE_EVENTS, DISRUPTION_BUDGETS, NETWORK_POLICIES, Kind, KubeClient, KubeError
 from rlhf_operator.decide.observation import JobView, Observation, PodView, RayClusterView, Unread, VolumeClaimView
 from rlhf_operator.runtime import jobview
 from rlhf_operator.runtime.keys import JobKey
@@ -78,10 +78,13 @@ class Observer:
         cluster = record.for_job(job.uid, "") if record is not None else None
         settled = cluster is not None and ready(cluster, job.worker_pods)
         if job.spec is None or job.status.phase in FINISHED:
+            if cluster is not None:
+                await self._budget(key, job, memory, unread)
             return self._assemble(job, memory, cluster, pods, unread)
         spec = job.spec
         await self._config(key, spec, memory, unread)
         await self._policy(key, spec, memory, unread)
+        await self._budget(key, job, memory, unread)
         await self._claim(key, spec, memory, unread, settled)
         await self._references(key, spec, memory, unread, settled)
         if memory.config is not None and memory.config.value is not None:
@@ -103,6 +106,7 @@ class Observer:
             config=memory.config is not None and memory.config.value is not None,
             token=memory.token is not None and memory.token.value,
             network_policy=memory.policy is not None and memory.policy.value,
+            disruption_budget=self._budget_seen(memory),
             claim=memory.claim.value if memory.claim is not None else None,
             cluster=cluster,
             pods=pods,
@@ -154,6 +158,25 @@ class Observer:
             return body is not None and job.metadata.uid in owners(body)
 
         memory.policy = await self._reading("network_policy", unread, read(), memory.policy)
+
+    async def _budget(self, key: JobKey, job: JobView, memory: JobMemory, unread: list[Unread]) -> None:
+        """Of a finished job as well, until it is gone: it would hold up the drain of a head that stays for its logs."""
+        if not self._settings.head_disruption_budget:
+            return
+        there = memory.budget is not None and memory.budget.value != ""
+        if self._fresh(memory.budget, settled=there or job.status.phase in FINISHED):
+            return
+
+        async def read() -> str:
+            body = await self._kube.find(DISRUPTION_BUDGETS, key.namespace, names.disruption_budget(key.name))
+            return uid_of(body) if body is not None and job.uid in owners(body) else ""
+
+        memory.budget = await self._reading("disruption_budget", unread, read(), memory.budget)
+
+    def _budget_seen(self, memory: JobMemory) -> str | None:
+        if not self._settings.head_disruption_budget:
+            return None
+        return memory.budget.value if memory.budget is not None else ""
 
     async def _claim(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread], settled: bool) -> None:
         bound = memory.claim is not None and memory.claim.value is not None and memory.claim.value.phase == "Bound"

@@ -11,7 +11,6 @@ from rlhf_operator import names
 from rlhf_operator.decide.observation import ContainerView, PodView, RayClusterView, VolumeClaimView
 
 # KubeRay 1.6, utils: labels of a Ray pod.
-NODE_TYPE_LABEL = "ray.io/node-type"
 GROUP_LABEL = "ray.io/group"
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -125,7 +124,7 @@ def pod_view(body: Mapping[str, Any], *, gone: bool) -> PodView:
         name=text(meta.get("name")),
         uid=text(meta.get("uid")),
         group=text(labels.get(GROUP_LABEL)),
-        head=labels.get(NODE_TYPE_LABEL) == "head",
+        head=labels.get(names.NODE_TYPE_LABEL) == names.HEAD_NODE,
         phase=text(status.get("phase")) or "Pending",
         ready=known.get("Ready", ("", "", ""))[0] == "True",
         created_at=time(meta.get("creationTimestamp")) or EPOCH,

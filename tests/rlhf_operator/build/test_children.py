@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.spec import RLHFJob
-from rlhf_operator.build import Refused, children, claim, claim_name, network_policy, token, token_secret
+from rlhf_operator.build import Refused, children, claim, claim_name, disruption_budget, network_policy, token, token_secret
 from rlhf_operator.settings import OperatorSettings
 
 MakeJob = Callable[..., RLHFJob]
@@ -19,13 +19,15 @@ MakeJob = Callable[..., RLHFJob]
 def test_children_in_the_order_in_which_they_are_needed(make_job: MakeJob, settings: OperatorSettings) -> None:
     kinds = [found["kind"] for found in children(make_job("separate"), settings).objects]
     assert kinds == ["ConfigMap", "Secret", "PersistentVolumeClaim", "NetworkPolicy", "RayCluster"]
+    guarded = children(make_job("tiny"), dataclasses.replace(settings, head_disruption_budget=True))
+    assert [found["kind"] for found in guarded.objects] == ["ConfigMap", "Secret", "NetworkPolicy", "PodDisruptionBudget", "RayCluster"]
     bare = children(make_job("tiny", {"cluster.network": {"isolate": False}}), settings)
     assert [found["kind"] for found in bare.objects] == ["ConfigMap", "Secret", "RayCluster"]
 
 
 def test_every_child_says_whose_it_is(make_job: MakeJob, settings: OperatorSettings) -> None:
     job = make_job("separate")
-    for found in children(job, settings).objects:
+    for found in children(job, dataclasses.replace(settings, head_disruption_budget=True)).objects:
         metadata = found["metadata"]
         assert metadata["namespace"] == "team"
         assert metadata["labels"]["rlhf.dev/job"] == "example"
@@ -119,3 +121,16 @@ def test_behind_the_proxy_only_two_ports_are_open_to_all(make_job: MakeJob, sett
     open_to_all = [rule for rule in found["spec"]["ingress"] if "from" not in rule]
     assert open_to_all == [{"ports": [{"protocol": "TCP", "port": 8265}, {"protocol": "TCP", "port": 8290}]}]
     assert len(found["spec"]["ingress"]) == 2
+
+
+def test_the_head_alone_has_a_disruption_budget_where_the_settings_say_so(make_job: MakeJob, settings: OperatorSettings) -> None:
+    job = make_job()
+    assert disruption_budget(job, settings) is None
+    found = disruption_budget(job, dataclasses.replace(settings, head_disruption_budget=True))
+    assert found is not None
+    assert (found["apiVersion"], found["kind"], found["metadata"]["name"]) == ("policy/v1", "PodDisruptionBudget", "example-head")
+    assert found["spec"] == {
+        "minAvailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": {"matchLabels": {"rlhf.dev/job-uid": job.metadata.uid, "ray.io/node-type": "head"}},
+    }

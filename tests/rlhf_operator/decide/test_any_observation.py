@@ -196,6 +196,7 @@ def observations(draw: st.DrawFn) -> Observation:
         config=draw(st.booleans()),
         token=draw(st.booleans()),
         network_policy=draw(st.booleans()),
+        disruption_budget=draw(st.sampled_from([None, "", "uid-of-budget"])),
         claim=draw(
             st.none() | st.builds(VolumeClaimView, TEXTS, st.sampled_from(["Pending", "Bound", "Lost"]), st.booleans(), st.just(()), TEXTS)
         ),
@@ -205,7 +206,7 @@ def observations(draw: st.DrawFn) -> Observation:
         missing=tuple(draw(st.lists(TEXTS, max_size=2))),
         queue_message=draw(TEXTS),
         results=tuple(draw(st.lists(RESULTS, max_size=3))),
-        unread=tuple(draw(st.lists(st.sampled_from(["config", "claim", "cluster", "pods", "missing"]), max_size=2))),
+        unread=tuple(draw(st.lists(st.sampled_from(["config", "claim", "cluster", "pods", "missing", "disruption_budget"]), max_size=2))),
         namespace_terminating=draw(st.sampled_from([False, False, True])),
     )
 

@@ -11,6 +11,7 @@ from rlhf_api.spec import RLHFJob
 from rlhf_api.status import RLHFJobStatus, RunStatus
 from rlhf_operator.decide.actions import (
     DeleteCluster,
+    DeleteDisruptionBudget,
     DeleteJob,
     EnsureCluster,
     EnsureConfig,
@@ -21,7 +22,7 @@ from rlhf_operator.decide.actions import (
     Submit,
     SuspendCluster,
 )
-from rlhf_operator.decide.observation import ActResult
+from rlhf_operator.decide.observation import ActResult, Observation
 from tests.rlhf_operator.decide.builders import (
     CLUSTER_UID,
     NAME,
@@ -79,6 +80,21 @@ def test_the_claim_is_made_before_the_cluster() -> None:
         "EnsureNetworkPolicy",
         "EnsureCluster",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seen", "made"),
+    [
+        (nothing_yet(config=True, token=True, disruption_budget=""), ["EnsureNetworkPolicy", "EnsureDisruptionBudget", "EnsureCluster"]),
+        (nothing_yet(config=True, token=True, disruption_budget="b-1"), ["EnsureNetworkPolicy", "EnsureCluster"]),
+        (observe(disruption_budget=""), ["EnsureDisruptionBudget"]),
+        (observe(disruption_budget="", unread=("disruption_budget",)), []),
+        (observe(disruption_budget="b-1"), []),
+        (observe(), []),
+    ],
+)
+def test_the_heads_disruption_budget_is_made_before_the_head_and_again_when_it_is_lost(seen: Observation, made: list[str]) -> None:
+    assert names(decided(seen)) == made
 
 
 @pytest.mark.parametrize(
@@ -391,6 +407,25 @@ def test_cleanup_follows_the_policy(status: RLHFJobStatus, spec: RLHFJob, queue:
     assert actions(decision) == expected
     assert decision.status.model_copy(update={"message": None, "reason": None}) == status
     assert decision.watch is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "spec", "also"),
+    [
+        ("Succeeded", job_spec(), [DeleteCluster(CLUSTER_UID)]),
+        ("Succeeded", cleanup(onSuccess="none"), []),
+        ("Failed", job_spec(), [ReleaseWorkers(CLUSTER_UID)]),
+    ],
+)
+def test_a_head_that_stays_after_the_end_holds_up_no_drain(phase: str, spec: RLHFJob, also: list[Any]) -> None:
+    assert actions(decided(observe(finished(phase), spec=spec, disruption_budget="b-1"))) == [DeleteDisruptionBudget("b-1"), *also]
+    assert actions(decided(observe(finished(phase), spec=spec, disruption_budget=""))) == also
+
+
+def test_the_disruption_budget_goes_when_the_job_ends() -> None:
+    decision = decided(observe(head=head_view(submission("SUCCEEDED", exit_code=0)), disruption_budget="b-1"))
+    assert decision.status.phase == "Succeeded"
+    assert DeleteDisruptionBudget("b-1") in decision.after_status
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -11,8 +12,10 @@ from rlhf_operator.clients.jobs import IdInUse, Refused
 from rlhf_operator.clients.kube import RLHFJOBS, Kind
 from rlhf_operator.decide.actions import (
     DeleteCluster,
+    DeleteDisruptionBudget,
     EnsureCluster,
     EnsureConfig,
+    EnsureDisruptionBudget,
     EnsureNetworkPolicy,
     EnsureToken,
     ReleaseWorkers,
@@ -61,6 +64,53 @@ def test_children_that_exist_are_taken_when_they_are_ours(fake_time):
         assert world.seen[-1].config
         assert world.seen[-1].network_policy
         assert world.metrics.registry.get_sample_value("rlhf_operator_api_errors_total", {"action": "EnsureCluster"}) is None
+
+    fake_time(main())
+
+
+def test_the_heads_disruption_budget_is_known_by_its_uid_until_it_is_gone(fake_time):
+    async def main():
+        def decide(seen):
+            if seen.disruption_budget:
+                return decision(before=(DeleteDisruptionBudget(seen.disruption_budget),), phase="Succeeded")
+            if seen.job.status.phase == "Succeeded":
+                return decision(phase="Succeeded")
+            return decision(before=(EnsureDisruptionBudget(), EnsureCluster()), phase="Provisioning")
+
+        world = World(decide, replace(SETTINGS, head_disruption_budget=True))
+        await world.look()
+        assert world.seen[-1].disruption_budget == ""
+        world.memories.forget(KEY)
+        await world.look()
+        assert world.seen[-1].disruption_budget == "uid-of-poddisruptionbudgets", "read, after a restart"
+        await world.look()
+        assert world.seen[-1].disruption_budget == "", "deleted, and not read again of a job that has ended"
+        assert ("poddisruptionbudgets", "job-head") not in world.api.objects
+
+    fake_time(main())
+
+
+def test_a_disruption_budget_of_somebody_else_is_not_the_jobs(fake_time):
+    async def main():
+        asked = decision(before=(EnsureDisruptionBudget(),), phase="Provisioning")
+        world = World(lambda seen: asked, replace(SETTINGS, head_disruption_budget=True))
+        world.api.put(Kind("apis/policy/v1", "poddisruptionbudgets"), {"metadata": {"namespace": "ns", "name": "job-head", "uid": "other"}})
+        await world.look()
+        await world.look()
+        assert world.seen[-1].disruption_budget == ""
+        (result,) = world.seen[-1].results
+        assert (result.action, result.code, result.permanent) == ("EnsureDisruptionBudget", 409, True)
+
+    fake_time(main())
+
+
+def test_disruption_budgets_are_neither_read_nor_made_where_the_settings_say_so(fake_time):
+    async def main():
+        world = World(lambda seen: decision(phase="Provisioning"))
+        world.api.fail["get poddisruptionbudgets"] = [refused(403, "Forbidden")]
+        await world.look()
+        assert world.seen[-1].disruption_budget is None
+        assert world.seen[-1].unread == ()
 
     fake_time(main())
 

@@ -150,7 +150,7 @@ class Heads:
 class World:
     """One job, its API server and its head; ``decide`` is what the test says."""
 
-    def __init__(self, decide: Callable[[Observation], Decision]) -> None:
+    def __init__(self, decide: Callable[[Observation], Decision], settings: OperatorSettings = SETTINGS) -> None:
         self.seen: list[Observation] = []
         self.api = ApiTable()
         self.head = Head(self.api.calls)
@@ -168,8 +168,8 @@ class World:
             kube=kube,
             store=self.store,
             memories=self.memories,
-            observer=Observer(kube, self.store, self.memories, self.pollers, SETTINGS, self.clock),
-            actor=Actor(kube, heads, self.store, self.pollers, SETTINGS, self.now, self.clock),
+            observer=Observer(kube, self.store, self.memories, self.pollers, settings, self.clock),
+            actor=Actor(kube, heads, self.store, self.pollers, settings, self.now, self.clock),
             pollers=self.pollers,
             heads=heads,
             events=self.events,
