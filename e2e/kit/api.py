@@ -20,6 +20,7 @@ GROUPS = {
     "apps/v1": ("Deployment",),
     "coordination.k8s.io/v1": ("Lease",),
     "networking.k8s.io/v1": ("NetworkPolicy",),
+    "policy/v1": ("PodDisruptionBudget",),
     "storage.k8s.io/v1": ("StorageClass",),
     "scheduling.k8s.io/v1": ("PriorityClass",),
     "rbac.authorization.k8s.io/v1": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),

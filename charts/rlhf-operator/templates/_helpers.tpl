@@ -87,6 +87,11 @@ capabilities: {drop: [ALL]}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, create]
+{{- if .Values.jobs.podDisruptionBudget }}
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, create, delete]
+{{- end }}
 {{- if eq .Values.headAccess "proxy" }}
 - apiGroups: [""]
   resources: [services/proxy]
@@ -116,6 +121,7 @@ capabilities: {drop: [ALL]}
 {{- with .Values.jobs.metricsNamespace }}
 - {name: RLHF_METRICS_FROM, value: {{ dict "kubernetes.io/metadata.name" . | toJson | quote }}}
 {{- end }}
+- {name: RLHF_HEAD_DISRUPTION_BUDGET, value: {{ .Values.jobs.podDisruptionBudget | quote }}}
 - {name: RLHF_KUEUE, value: {{ .Values.kueue.enabled | quote }}}
 - {name: RLHF_LOG_LEVEL, value: {{ .Values.logLevel | quote }}}
 - {name: RLHF_LOG_FORMAT, value: {{ .Values.logFormat | quote }}}

@@ -26,6 +26,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "release": {"watch": {"scope": "release"}, "crds": {"enabled": False}},
     "namespaces": {"watch": {"scope": "namespaces", "namespaces": ["team-a", "team-b"]}, "replicas": 2},
     "proxy": {"headAccess": "proxy", "networkPolicy": {"enabled": True}, "kueue": {"enabled": True}, "rbac": {"aggregate": False}},
+    "budgets": {"jobs": {"podDisruptionBudget": True}},
     "own": {
         "image": {"repository": "r.example:5000/op", "digest": "sha256:" + "a" * 64},
         "imagePullSecrets": [{"name": "registry"}],
@@ -195,7 +196,8 @@ SELECTOR = {"app.kubernetes.io/name": "rlhf-operator", "app.kubernetes.io/instan
         ("defaults", {"metrics_from": {"kubernetes.io/metadata.name": "monitoring"}, "head_access": "direct", "kueue": False}),
         ("release", {"watch_scope": "release", "watch_namespaces": ("sys",)}),
         ("namespaces", {"watch_scope": "namespaces", "watch_namespaces": ("team-a", "team-b")}),
-        ("proxy", {"head_access": "proxy", "kueue": True}),
+        ("proxy", {"head_access": "proxy", "kueue": True, "head_disruption_budget": False}),
+        ("budgets", {"head_disruption_budget": True}),
         ("own", {"default_image": "r.example:5000/trainer:2", "default_ray_version": "2.61.1"}),
         ("everything", {"workers": 16, "poll_seconds": 5.0, "cluster_domain": "k8s.example", "log_level": "debug", "log_format": "text"}),
         ("everything", {"metrics_from": {}}),
@@ -254,6 +256,7 @@ JOB_RIGHTS: Rights = {
 }
 PROXY: Rights = {("", "services/proxy", "get"), ("", "services/proxy", "create")}
 KUEUE: Rights = {("kueue.x-k8s.io", "workloads", "list")}
+BUDGETS: Rights = {("policy", "poddisruptionbudgets", verb) for verb in ("get", "create", "delete")}
 LEASE: Rights = {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
 
 
@@ -287,6 +290,7 @@ def granted(objects: list[Object]) -> dict[str, Rights]:
         ("release", {"sys": JOB_RIGHTS | LEASE}),
         ("namespaces", {"team-a": JOB_RIGHTS, "team-b": JOB_RIGHTS, "sys": LEASE}),
         ("proxy", {"*": JOB_RIGHTS | PROXY | KUEUE, "sys": LEASE}),
+        ("budgets", {"*": JOB_RIGHTS | BUDGETS, "sys": LEASE}),
     ],
 )
 def test_rights_of_each_scope(name: str, expected: dict[str, Rights], render: Render) -> None:
@@ -314,7 +318,7 @@ def test_every_right_is_explained_in_the_docs(render: Render) -> None:
     page = (REPOSITORY / "docs" / "security.md").read_text()
     for group, resource, verbs in re.findall(r"^\| (\S+) \| ([a-z/]+) \| ([a-z ]+) \|", page, re.MULTILINE):
         explained |= {("" if group == "core" else group, resource, verb) for verb in verbs.split()}
-    assert explained == JOB_RIGHTS | PROXY | KUEUE | LEASE
+    assert explained == JOB_RIGHTS | PROXY | KUEUE | BUDGETS | LEASE
 
 
 def test_users_get_jobs_with_the_clusters_own_roles(render: Render) -> None:

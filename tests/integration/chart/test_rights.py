@@ -133,11 +133,11 @@ def collide_with_status(api: Api, name: str, recorder: Recorder) -> None:
     eventually("a status write to meet an edit", met, seconds=60, every=0.0)
 
 
-@pytest.mark.parametrize("scope", ["release", "cluster"])
+@pytest.mark.parametrize(("scope", "budgets"), [("release", True), ("cluster", False)])
 def test_the_operator_uses_the_rights_it_has_and_no_others(
-    scope: str, helm: Helm, admin: Api, api: Api, namespace: str, recorder: Recorder, volume: None, tmp_path: Path
+    scope: str, budgets: bool, helm: Helm, admin: Api, api: Api, namespace: str, recorder: Recorder, volume: None, tmp_path: Path
 ) -> None:
-    helm.install(RELEASE, namespace, {"watch": {"scope": scope}}, "--take-ownership")
+    helm.install(RELEASE, namespace, {"watch": {"scope": scope}, "jobs": {"podDisruptionBudget": budgets}}, "--take-ownership")
     try:
         secret: dict[str, Any] = api.get("Secret", f"{RELEASE}-token-key") or {}
         with StandIn(base64.b64decode(secret["data"]["token_key"])) as standin:
