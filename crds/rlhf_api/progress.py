@@ -40,6 +40,25 @@ class CommittedCheckpoint(Reported):
     """RFC 3339, UTC."""
 
 
+class BestEvaluation(Reported):
+    step: int = Field(ge=0)
+    """Rollout steps that were done; 0 = before training."""
+
+    metric: str
+    """Its key in metrics.jsonl."""
+
+    value: float
+    """Its value there."""
+
+
+class TrainedModel(Reported):
+    step: int = Field(ge=0)
+    """Rollout steps that the weights hold."""
+
+    path: str
+    """Hugging Face folder."""
+
+
 class Updates(Reported):
     """Optimizer updates of the whole job; the learning-rate schedule's horizon is `planned`."""
 
@@ -85,6 +104,12 @@ class Progress(Reported):
 
     checkpoint: CommittedCheckpoint | None = None
     """The last complete checkpoint."""
+
+    best: BestEvaluation | None = None
+    """The best evaluation so far, by the first data set's score."""
+
+    model: TrainedModel | None = None
+    """The final model, once it is complete; null = not yet, or `checkpoint.exportHuggingFace` is false."""
 
     heartbeat_age_seconds: float = Field(0.0, ge=0.0)
     """Since the driver last made progress inside its phase."""

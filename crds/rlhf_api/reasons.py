@@ -261,7 +261,7 @@ FACTS: Mapping[Reason, Fact] = {
         "Ray did not take the submission within five minutes.", "The message has its last answer; look at the head pod.", "Infra"
     ),
     Reason.CLUSTER_LOST: _failure("The RayCluster was deleted by somebody else.", "Nothing; it is made anew.", "Infra"),
-    Reason.SUCCEEDED: Fact("end", "Training is complete; the model is in `final/` of the job's folder on the volume."),
+    Reason.SUCCEEDED: Fact("end", "Training is complete; `status.model` says where on the volume the model is."),
     Reason.PROVISIONING_DEADLINE: Fact(
         "end",
         "The pods were not ready within `lifecycle.provisioningDeadlineSeconds`.",

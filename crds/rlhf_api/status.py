@@ -87,10 +87,10 @@ class ProgressStatus(Observed):
 
 class BestCheckpoint(Observed):
     step: int
-    """Step of the best evaluation."""
+    """Steps that were done."""
 
     metric: Short
-    """Name of the metric."""
+    """Name of the metric, as in metrics.jsonl."""
 
     value: Decimal
     """Its value."""
@@ -107,7 +107,15 @@ class CheckpointStatus(Observed):
     """When it became complete."""
 
     best: BestCheckpoint | None = None
-    """The best checkpoint by evaluation."""
+    """The best evaluation so far."""
+
+
+class ModelStatus(Observed):
+    step: int
+    """Steps that the weights hold."""
+
+    path: Annotated[str, Field(max_length=1024)]
+    """Hugging Face folder on the volume."""
 
 
 class Failure(Observed):
@@ -297,6 +305,9 @@ class RLHFJobStatus(Observed):
 
     checkpoint: CheckpointStatus | None = None
     """The last complete checkpoint."""
+
+    model: ModelStatus | None = None
+    """The trained model, once it is complete. Absent also with checkpoint.exportHuggingFace: false."""
 
     run: RunStatus | None = None
     """The submission of the current attempt."""

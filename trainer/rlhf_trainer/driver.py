@@ -145,6 +145,7 @@ def _run(job: RLHFJob, base_dir: Path, options: RunOptions, store: CheckpointSto
             store.check_data(checkpoint, loader.fingerprint())
     final = store.job_dir / "final"
     if checkpoint is not None and checkpoint.step >= horizon.total_steps and final.exists():
+        report.exported(checkpoint.step, final)
         report.summary(f"already done: {checkpoint.step} of {horizon.total_steps} steps", {"model": str(final)})
         return ExitCode.DONE
     placement = plan(job)
@@ -168,7 +169,9 @@ def _run(job: RLHFJob, base_dir: Path, options: RunOptions, store: CheckpointSto
         facts = {"folder": str(store.job_dir)}
         if spec.checkpoint.export_hugging_face:
             with report.phase("export"):
-                facts["model"] = str(cluster.export(store))
+                exported = cluster.export(store)
+            report.exported(horizon.total_steps, exported)
+            facts["model"] = str(exported)
     stop.ended = True
     report.summary("done", {**facts, "curve": str(store.job_dir / "reward.png")})
     return ExitCode.DONE

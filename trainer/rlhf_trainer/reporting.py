@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from rlhf_api.progress import LAST_WORD, CommittedCheckpoint, Failure, Progress, Updates
+from rlhf_api.progress import LAST_WORD, CommittedCheckpoint, Failure, Progress, TrainedModel, Updates
 from rlhf_trainer.algorithms.correction import HEALTHY_PROBABILITY_DIFFERENCE
 from rlhf_trainer.checkpoint.store import Checkpoint
 from rlhf_trainer.errors import JobError
@@ -18,7 +18,7 @@ from rlhf_trainer.telemetry.log import EventLog
 from rlhf_trainer.telemetry.metrics import MetricsLog
 from rlhf_trainer.telemetry.phases import Phases
 from rlhf_trainer.telemetry.progress_server import Ports, ProgressServer
-from rlhf_trainer.telemetry.summary import summarize
+from rlhf_trainer.telemetry.summary import better, summarize
 
 AFTER_THE_STEP = ("checkpoint", "export")
 
@@ -70,8 +70,11 @@ class Reporter(AbstractContextManager["Reporter"]):
         """Forget what a lost attempt wrote beyond ``step``."""
         self.metrics.truncate_after(step if checkpoint is not None else -1)
         history = metric_files.read(self.metrics.path)
+        best = None
         for row in history:
             self.display.remember(row)
+            best = better(best, row)
+        self._publish(best=best)
         if checkpoint is not None:
             self._publish(step=step, checkpoint=committed(checkpoint))
 
@@ -95,6 +98,7 @@ class Reporter(AbstractContextManager["Reporter"]):
             epoch=epoch,
             updates=Updates(planned=planned, done=updates),
             metrics=metric_files.finite(metrics),
+            best=better(self.progress.best, {"step": step, **metric_files.finite(metrics)}),
             eta=self.display.eta_seconds,
             counts={**self.progress.counts, **counts},
         )
@@ -119,6 +123,11 @@ class Reporter(AbstractContextManager["Reporter"]):
         self._publish(checkpoint=committed(checkpoint))
         self.log.event("checkpoint", step=checkpoint.step, path=checkpoint.path)
         self.draw()
+
+    def exported(self, step: int, path: Path) -> None:
+        """The final model is complete at ``path``."""
+        self._publish(model=TrainedModel(step=step, path=str(path)))
+        self.log.event("model", step=step, path=path)
 
     def draw(self) -> None:
         """``reward.png``, at evaluations and checkpoints: a picture takes a quarter of a second, some steps less."""

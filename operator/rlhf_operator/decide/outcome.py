@@ -141,6 +141,8 @@ def add_failure(
 def succeed(case: Case) -> None:
     step = case.status.progress.step if case.status.progress is not None else None
     message = "training is complete" + (f" after {step} steps" if step else "")
+    if case.status.model is not None:
+        message += f"; the model is {case.status.model.path}"
     case.condition("Complete", "True", Reason.SUCCEEDED, message)
     case.condition("Failed", "False", Reason.SUCCEEDED, "the job succeeded")
     _finish(case)

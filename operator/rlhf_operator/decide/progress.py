@@ -6,7 +6,7 @@ import math
 from datetime import datetime
 
 from rlhf_api.progress import Progress
-from rlhf_api.status import CheckpointStatus, ProgressStatus
+from rlhf_api.status import BestCheckpoint, CheckpointStatus, ModelStatus, ProgressStatus
 from rlhf_operator.decide.case import Case
 from rlhf_operator.decide.texts import SHORT_MAX, clean, cut, duration, stamp
 
@@ -30,7 +30,11 @@ def record(case: Case) -> None:
         # The number that an attempt starts with is none of its own.
         grown = run.last_step is not None
         case.set_run(last_step=step, **({"last_step_at": stamp(at)} if grown else {}))
-    case.set(progress=status_of(report, at), checkpoint=checkpoint_of(report, case.status.checkpoint))
+    case.set(
+        progress=status_of(report, at),
+        checkpoint=checkpoint_of(report, case.status.checkpoint),
+        model=model_of(report, case.status.model),
+    )
     if report.step > 0 and case.status.first_step_at is None:
         case.set(first_step_at=stamp(at))
 
@@ -54,8 +58,23 @@ def checkpoint_of(report: Progress, stored: CheckpointStatus | None) -> Checkpoi
     new = report.checkpoint
     if new is None or len(new.path) > PATH_MAX:
         return stored
-    best = stored.best if stored is not None else None
+    best = best_of(report) or (stored.best if stored is not None else None)
     return CheckpointStatus(step=min(new.step, LARGEST), path=clean(new.path), committed_at=cut(new.committed_at, 64), best=best)
+
+
+def best_of(report: Progress) -> BestCheckpoint | None:
+    value = number(report.best.value) if report.best is not None else None
+    if report.best is None or value is None:
+        return None
+    return BestCheckpoint(step=min(report.best.step, LARGEST), metric=cut(report.best.metric, SHORT_MAX), value=value)
+
+
+def model_of(report: Progress, stored: ModelStatus | None) -> ModelStatus | None:
+    """Where the trained model is. An attempt that starts again after the model was written says so again."""
+    new = report.model
+    if new is None or len(new.path) > PATH_MAX:
+        return stored
+    return ModelStatus(step=min(new.step, LARGEST), path=clean(new.path))
 
 
 def finished(progress: ProgressStatus | None) -> ProgressStatus | None:

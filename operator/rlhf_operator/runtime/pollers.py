@@ -124,7 +124,9 @@ def differs(before: HeadView | None, after: HeadView) -> bool:
 
     def facts(view: HeadView) -> tuple[object, ...]:
         progress = view.progress
-        told = (progress.step, progress.total_steps, progress.stage, progress.checkpoint, progress.failure) if progress else None
+        told = None
+        if progress is not None:
+            told = (progress.step, progress.total_steps, progress.stage, progress.checkpoint, progress.model, progress.failure)
         return view.reachable, view.gcs_healthy, view.version, view.submission, told
 
     return facts(before) != facts(after)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.progress import BestEvaluation, TrainedModel
 from rlhf_api.progress import Failure as Reported
 from rlhf_api.status import HeadIdentity
 from rlhf_operator.decide.actions import EnsureCluster, StopSubmission, Submit
@@ -466,10 +467,31 @@ def test_progress_of_another_attempt_or_job_is_not_taken(report: Any) -> None:
     assert decided(observe(head=head_view(submission(), progress=report))).status.progress is None
 
 
+def test_the_best_evaluation_stands_beside_the_last_checkpoint_and_outlives_an_attempt() -> None:
+    best = BestEvaluation(step=4, metric="eval/test/pass@1", value=0.71)
+    first = decided(observe(head=head_view(submission(), progress=progress(best=best)))).status
+    assert first.checkpoint is not None
+    assert first.checkpoint.best is not None
+    assert (first.checkpoint.best.step, first.checkpoint.best.metric, first.checkpoint.best.value) == (4, "eval/test/pass@1", "0.710")
+    later_report = decided(observe(first, head=head_view(submission(), progress=progress(8)))).status
+    assert later_report.checkpoint is not None
+    assert later_report.checkpoint.best == first.checkpoint.best, "an attempt that has not read its history yet says nothing of it"
+
+
+def test_success_says_where_the_model_is() -> None:
+    path = "/checkpoints/research/gsm8k/final"
+    report = progress(60, model=TrainedModel(step=60, path=path))
+    status = decided(observe(head=head_view(submission("SUCCEEDED", exit_code=0), progress=report))).status
+    assert status.model is not None
+    assert (status.model.step, status.model.path) == (60, path)
+    assert status.message == f"training is complete after 60 steps; the model is {path}"
+
+
 def test_success_shows_the_last_step_though_the_last_poll_missed_it() -> None:
     decision = decided(observe(head=head_view(submission("SUCCEEDED", exit_code=0), progress=progress(58))))
     assert decision.status.phase == "Succeeded"
     assert decision.status.progress is not None
     assert decision.status.progress.step == 60
     assert decision.status.message == "training is complete after 60 steps"
+    assert decision.status.model is None
     assert names(decision) == ["DeleteCluster"]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rlhf_api.progress import LAST_WORD, CommittedCheckpoint, Progress
+from rlhf_api.progress import LAST_WORD, CommittedCheckpoint, Progress, TrainedModel
 from rlhf_operator.clients.jobs import Fault, Health
 from rlhf_operator.decide.actions import Watch
 from rlhf_operator.decide.observation import HeadView, SubmissionView
@@ -193,6 +193,8 @@ def test_only_what_a_decision_reads_counts_as_a_change():
     assert differs(None, same)
     assert differs(old, HeadView(at=START, reachable=True, progress=Progress(job_uid="u", step=4)))
     assert differs(old, HeadView(at=START, reachable=False, progress=old.progress))
+    exported = Progress(job_uid="u", step=3, model=TrainedModel(step=3, path="/c/final"))
+    assert differs(old, HeadView(at=START, reachable=True, progress=exported))
 
 
 def pollers(heads: Callable[[JobKey], Head], told: list[JobKey], concurrency: int = 32) -> Pollers:

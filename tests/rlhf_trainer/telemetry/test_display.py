@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_trainer.telemetry.display import Display
 from rlhf_trainer.telemetry.phases import Phases
-from rlhf_trainer.telemetry.summary import Pace, duration, number, percent, summarize
+from rlhf_trainer.telemetry.summary import Pace, better, duration, number, percent, summarize
 
 METRICS = {
     "rollout/reward_mean": 0.612,
@@ -214,3 +214,21 @@ def test_summary_speaks_about_the_whole_run():
     assert facts["eval a"] == "score_mean 0.400 → 0.800  (best 0.900 at step 10)"
     assert facts["time"] == "rollout 75%, update 25%"
     assert summarize([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ([{"step": 0, "rollout/reward_mean": 0.5}], None),
+        ([{"step": 0, "eval/a/score_mean": None}], None),
+        ([{"step": 0, "eval/a/pass@1": 0.2, "eval/a/score_mean": 0.1}], (0, "eval/a/score_mean", 0.1)),
+        ([{"step": 0, "eval/a/score_mean": 0.1}, {"step": 5, "eval/a/score_mean": 0.1}], (0, "eval/a/score_mean", 0.1)),
+        ([{"step": 0, "eval/a/score_mean": 0.1}, {"step": 5, "eval/a/pass@1": 0.9}], (0, "eval/a/score_mean", 0.1)),
+        ([{"step": 0, "eval/a/score_mean": -0.1}, {"step": 5, "eval/a/score_mean": 0.0}], (5, "eval/a/score_mean", 0.0)),
+    ],
+)
+def test_best_evaluation_is_the_first_highest_of_one_metric(rows, best):
+    found = None
+    for row in rows:
+        found = better(found, row)
+    assert (None if found is None else (found.step, found.metric, found.value)) == best

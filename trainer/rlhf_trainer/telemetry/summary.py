@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_api.progress import BestEvaluation
+
 Metrics = Mapping[str, Any]
 
 PACE_STEPS = 20
@@ -114,6 +116,19 @@ def evaluations(metrics: Metrics) -> dict[str, dict[str, float]]:
 def main_metric(metrics: Mapping[str, float]) -> str:
     """The one to plot and to compare: the score, else the first."""
     return next((name for name in PREFERRED_EVALUATION if name in metrics), next(iter(metrics)))
+
+
+def better(best: BestEvaluation | None, row: Metrics) -> BestEvaluation | None:
+    """``best``, or the evaluation of ``row`` (one of metrics.jsonl) where that is better: the first data set counts, by its main metric."""
+    found = evaluations(row)
+    if not found:
+        return best
+    dataset, metrics = next(iter(found.items()))
+    name = main_metric(metrics)
+    key = f"eval/{dataset}/{name}"
+    if best is not None and (key != best.metric or metrics[name] <= best.value):
+        return best
+    return BestEvaluation(step=row["step"], metric=key, value=metrics[name])
 
 
 def summarize(rows: Sequence[Metrics]) -> dict[str, str]:
