@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from rlhf_api.reasons import Reason
 from rlhf_api.status import RunStatus, StopReason
@@ -11,10 +12,12 @@ from rlhf_operator.decide.actions import StopSubmission, Submit
 from rlhf_operator.decide.case import TERMINAL, Case
 from rlhf_operator.decide.children import restore
 from rlhf_operator.decide.classify import Lost, without_pods
-from rlhf_operator.decide.observation import SubmissionView
+from rlhf_operator.decide.observation import RayClusterView, SubmissionView
 from rlhf_operator.decide.outcome import clues_of, judge, replace_cluster
 from rlhf_operator.decide.texts import clean, duration, last_lines, moment_of, one_line, stamp
 from rlhf_operator.decide.waiting import why_not_ready
+
+TAKEN_BACK = "Kueue took the job's place back"
 
 
 def attempt_ended(case: Case) -> bool:
@@ -50,17 +53,33 @@ def _lost(case: Case, run: RunStatus) -> tuple[Lost, str] | None:
         return "cluster", "the RayCluster does not exist any more"
     if cluster.deleting:
         return "cluster", f"RayCluster {cluster.name} is being deleted"
-    if cluster.suspend and cluster.queue:
+    if cluster.queue and (cluster.suspend or _being_suspended(cluster)):
         words = one_line(case.seen.queue_message)
-        return "queue", "Kueue took the job's place back" + (f": {words}" if words else "")
+        return "queue", TAKEN_BACK + (f": {words}" if words else "")
     if case.pods_read and run.head is not None:
         message = _head_change(case, run)
         if message is not None:
-            return "head", message
+            return ("queue", f"{TAKEN_BACK} for a while: {message}") if _was_resumed(cluster, run) else ("head", message)
     view = case.submission(moment_of(run.confirmed_at))
     if run.confirmed_at is not None and view is not None and not view.found:
         return "head", f"the head does not know submission {run.submission_id} any more: Ray was restarted"
     return None
+
+
+def _being_suspended(cluster: RayClusterView) -> bool:
+    """KubeRay 1.7 says so until all pods are gone, also where `suspend` is false again before anybody saw that it was true."""
+    return any(cluster.conditions.get(kind, ("",))[0] == "True" for kind in ("RayClusterSuspending", "RayClusterSuspended"))
+
+
+def _was_resumed(cluster: RayClusterView, run: RunStatus) -> bool:
+    """Whether a queue suspended and resumed the cluster in the attempt's time.
+
+    The times are of two clocks, and KubeRay's has whole seconds: they explain a loss that is seen, and never make one.
+    """
+    began = moment_of(run.submitted_at)
+    if not cluster.queue or cluster.resumed_at is None or began is None:
+        return False
+    return cluster.resumed_at + timedelta(seconds=1) > began
 
 
 def _head_change(case: Case, run: RunStatus) -> str | None:

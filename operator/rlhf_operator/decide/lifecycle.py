@@ -135,10 +135,11 @@ def suspension(case: Case) -> bool:
 def _release(case: Case) -> None:
     cluster = case.cluster
     case.set(retry_at=None, provisioning_since=None, active_since=None)
-    place = ""
+    # A job that never had a cluster had no place either.
+    queued = case.terms is not None and case.terms.queue and case.status.ray_cluster is not None
+    place = "; its place in the queue was given up" if queued else ""
     if cluster is not None and cluster.queue:
         # Kueue 0.14 owns the suspension of a queued cluster: admission sets it false whatever it was.
-        place = "; its place in the queue was given up"
         if not cluster.deleting:
             case.after.append(DeleteCluster(cluster.uid))
     elif cluster is not None and not cluster.suspend and not cluster.deleting:
@@ -167,6 +168,8 @@ def queue_holds(case: Case) -> bool:
     case.set(provisioning_since=None, active_since=None)
     words = one_line(case.seen.queue_message) or "waiting for admission"
     case.condition("ClusterReady", "False", Reason.QUEUED, f"queue {cluster.queue}: {words}")
+    if case.settings.queue_words:
+        case.wake_in(case.settings.queue_seconds if case.seen.queue_message else case.settings.recheck_seconds)
     say_not_running(case, f"queue {cluster.queue}")
     return True
 

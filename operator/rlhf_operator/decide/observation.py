@@ -112,6 +112,8 @@ class RayClusterView:
     created_at: datetime
     warning: str = ""
     """Last Warning event of the RayCluster, ``reason: message``."""
+    resumed_at: datetime | None = None
+    """When KubeRay last ended a suspension, by its clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,12 @@ from dataclasses import dataclass
 class DecideSettings:
     cluster_domain: str = "cluster.local"
 
+    queue_words: bool = False
+    """Whether Kueue's words are read for jobs that wait in a queue."""
+
+    queue_seconds: float = 30.0
+    """Between two looks at what a queue says: no event tells that its words changed."""
+
     retry_min_seconds: float = 10.0
     """Delay of the first new attempt; doubles with each attempt that made no step."""
     retry_max_seconds: float = 300.0

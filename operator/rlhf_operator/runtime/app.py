@@ -145,7 +145,7 @@ class Operator:
             events=events,
             metrics=self._metrics,
             decide=decide,
-            settings=DecideSettings(cluster_domain=settings.cluster_domain),
+            settings=DecideSettings(cluster_domain=settings.cluster_domain, queue_words=settings.kueue),
             status_seconds=settings.status_seconds,
             now=utc_now,
         )

@@ -16,10 +16,11 @@ from rlhf_operator.clients.kube import CLAIMS, CONFIG_MAPS, CORE_EVENTS, DISRUPT
 from rlhf_operator.decide.observation import JobView, Observation, PodView, RayClusterView, Unread, VolumeClaimView
 from rlhf_operator.runtime import jobview
 from rlhf_operator.runtime.keys import JobKey
+from rlhf_operator.runtime.kueue import Workloads
 from rlhf_operator.runtime.memory import JobMemory, Memories, Read
 from rlhf_operator.runtime.pollers import Pollers
 from rlhf_operator.runtime.store import Store, uid_of
-from rlhf_operator.runtime.views import claim_view, items, mapping, owners, text
+from rlhf_operator.runtime.views import claim_view, mapping, owners, text
 from rlhf_operator.settings import OperatorSettings
 
 T = TypeVar("T")
@@ -37,8 +38,6 @@ STUCK_PODS = 4
 """Pods whose Warning events are read: those of one group fail for the same reason."""
 
 FINISHED = frozenset({"Succeeded", "Failed"})
-
-WORKLOADS = Kind("apis/kueue.x-k8s.io/v1beta1", "workloads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,7 @@ class Observer:
     ) -> None:
         self._kube, self._store, self._memories, self._pollers, self._settings = kube, store, memories, pollers, settings
         self._clock = clock
+        self._workloads = Workloads(kube)
 
     async def observe(self, key: JobKey) -> Seen | None:
         """None where the job does not exist any more."""
@@ -92,8 +92,7 @@ class Observer:
         if cluster is not None and cluster.owned and not settled:
             cluster = record.for_job(job.uid, await self._warning(key, cluster.uid, memory, unread, "cluster")) if record else None
             pods = await self._pod_warnings(key, pods, memory, unread)
-        if spec.spec.cluster.queue_name is not None and self._settings.kueue and not settled:
-            await self._queue(key, cluster, memory, unread)
+        await self._queue(key, cluster, memory, unread)
         if memory.token is not None and not settled and self._clock() - memory.token.at >= TOKEN_SECONDS:
             memory.token = None
         return self._assemble(job, memory, cluster, pods, unread)
@@ -243,18 +242,12 @@ class Observer:
         return now.value if now is not None else ""
 
     async def _queue(self, key: JobKey, cluster: RayClusterView | None, memory: JobMemory, unread: list[Unread]) -> None:
-        """Kueue's words on why the RayCluster waits."""
-        if cluster is None or self._fresh(memory.queue_message, settled=False):
-            return
-
-        async def read() -> str:
-            async for workload in self._kube.list(WORKLOADS, key.namespace):
-                if cluster.uid in owners(workload):
-                    found = [text(each.get("message")) for each in items(mapping(workload.get("status")).get("conditions"))]
-                    return next((each for each in reversed(found) if each), "")
-            return ""
-
-        memory.queue_message = await self._reading("queue", unread, read(), memory.queue_message)
+        """Kueue's words on why the RayCluster waits. Those of a wait that is over say nothing of the next."""
+        if cluster is None or not cluster.queue or not cluster.suspend:
+            memory.queue_message = None
+        elif self._settings.kueue and not self._fresh(memory.queue_message, settled=False):
+            words = self._workloads.words(key.namespace, cluster.uid)
+            memory.queue_message = await self._reading("queue", unread, words, memory.queue_message)
 
 
 def ready(cluster: RayClusterView, workers: int) -> bool:

@@ -87,8 +87,15 @@ def cluster_record(body: Mapping[str, Any]) -> ClusterRecord:
             state=text(status.get("state")),
             head_service=text(mapping(status.get("head")).get("serviceName")),
             created_at=time(meta.get("creationTimestamp")) or EPOCH,
+            resumed_at=_resumed(status.get("conditions")),
         ),
     )
+
+
+def _resumed(conditions: Any) -> datetime | None:
+    """KubeRay 1.7 keeps the condition after the suspension, as False; a cluster that never was suspended has none."""
+    found = next((each for each in items(conditions) if each.get("type") == "RayClusterSuspended"), {})
+    return time(found.get("lastTransitionTime")) if found.get("status") == "False" else None
 
 
 def without_templates(body: Mapping[str, Any]) -> dict[str, Any]:

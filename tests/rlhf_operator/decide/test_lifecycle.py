@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from rlhf_api.spec import RLHFJob
-from rlhf_api.status import RLHFJobStatus, RunStatus
+from rlhf_api.status import RayClusterStatus, RLHFJobStatus, RunStatus
 from rlhf_operator.decide.actions import (
     DeleteCluster,
     DeleteDisruptionBudget,
@@ -22,10 +23,12 @@ from rlhf_operator.decide.actions import (
     Submit,
     SuspendCluster,
 )
-from rlhf_operator.decide.observation import ActResult, Observation
+from rlhf_operator.decide.observation import ActResult, Observation, PodView, RayClusterView
 from tests.rlhf_operator.decide.builders import (
     CLUSTER_UID,
     NAME,
+    READY,
+    SETTINGS,
     actions,
     ago,
     condition,
@@ -255,6 +258,20 @@ def test_a_queued_cluster_is_deleted_and_never_suspended_by_us() -> None:
     assert actions(decision) == [DeleteCluster(CLUSTER_UID)]
 
 
+@pytest.mark.parametrize("queue", ["research", None])
+def test_a_suspended_job_says_that_its_place_in_the_queue_is_gone(queue: str | None) -> None:
+    status = ended_status().model_copy(update={"ray_cluster": RayClusterStatus(name=NAME, uid=CLUSTER_UID)})
+    decision = decided(observe(status, spec=job_spec(suspend=True, queue=queue), cluster=None, pods=(), head=None))
+    assert decision.status.phase == "Suspended"
+    assert ("its place in the queue was given up" in (decision.status.message or "")) is (queue is not None)
+
+
+def test_a_job_that_never_was_in_a_queue_has_given_up_no_place() -> None:
+    decision = decided(nothing_yet(spec=job_spec(suspend=True, queue="research")))
+    assert decision.status.phase == "Suspended"
+    assert "place" not in (decision.status.message or "")
+
+
 def test_suspend_does_not_wait_longer_than_the_grace() -> None:
     stopping = running_status(run={"stop_requested_at": ago(181), "stop_reason": "Suspend"})
     decision = decided(observe(stopping, spec=job_spec(suspend=True)))
@@ -310,13 +327,47 @@ def test_waiting_in_a_queue_is_told_with_its_words_and_has_no_deadline() -> None
     assert actions(decision) == []
 
 
-def test_eviction_by_the_queue_is_on_no_budget() -> None:
-    cluster = ray_cluster(queue="research", suspend=True)
-    decision = decided(observe(spec=job_spec(queue="research", maxInfraRestarts=0), cluster=cluster))
+@pytest.mark.parametrize(
+    ("reads", "words", "seconds"), [(False, "", None), (True, "", SETTINGS.recheck_seconds), (True, "quota", SETTINGS.queue_seconds)]
+)
+def test_the_queues_words_are_looked_for_where_they_can_be_read(reads: bool, words: str, seconds: float | None) -> None:
+    seen = observe(new_status(), spec=WITH_QUEUE, cluster=QUEUED, pods=(), head=None, queue_message=words)
+    assert decided(seen, settings=replace(SETTINGS, queue_words=reads)).requeue_after_seconds == seconds
+
+
+SUSPENDING = {**READY, "RayClusterSuspending": ("True", "UserRequestedSuspend", "")}
+RESUMED = {**READY, "RayClusterSuspended": ("False", "RayClusterSuspended", "")}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "pods"),
+    [
+        (ray_cluster(queue="research", suspend=True), None),
+        (ray_cluster(queue="research", conditions=SUSPENDING), None),
+        (ray_cluster(queue="research", conditions=RESUMED, resumed_at=later(-5)), (head(uid="another"),)),
+    ],
+    ids=["suspended", "suspended and resumed, its pods go", "suspended and resumed, new pods"],
+)
+def test_eviction_by_the_queue_is_on_no_budget(cluster: RayClusterView, pods: tuple[PodView, ...] | None) -> None:
+    more = {"pods": pods} if pods is not None else {}
+    decision = decided(observe(spec=job_spec(queue="research", maxInfraRestarts=0), cluster=cluster, **more))
     assert [(failure.class_, failure.reason) for failure in decision.status.failures] == [("Preempted", "QueueEvicted")]
-    assert decision.status.phase == "Queued"
+    assert decision.status.phase == ("Queued" if cluster.suspend else "Restarting")
     assert decision.status.retry_at is None
-    assert actions(decision) == [], "the same RayCluster keeps its place"
+    assert not {"DeleteCluster", "SuspendCluster", "Submit"} & set(names(decision)), "the same RayCluster keeps its place"
+
+
+@pytest.mark.parametrize(("queue", "resumed_at"), [("research", later(-650)), ("research", None), ("", later(-5))])
+def test_a_lost_head_is_no_eviction_without_a_resumption_in_its_attempt(queue: str, resumed_at: datetime | None) -> None:
+    cluster = ray_cluster(queue=queue, conditions=RESUMED, resumed_at=resumed_at)
+    decision = decided(observe(spec=job_spec(queue=queue or None), cluster=cluster, pods=(head(uid="another"),)))
+    assert [(failure.class_, failure.reason) for failure in decision.status.failures] == [("Infra", "HeadLost")]
+
+
+def test_a_resumption_without_a_loss_ends_no_attempt() -> None:
+    """The times of two clocks are compared."""
+    cluster = ray_cluster(queue="research", conditions=RESUMED, resumed_at=later(-5))
+    assert not decided(observe(spec=WITH_QUEUE, cluster=cluster)).status.failures
 
 
 def test_two_attempts_without_a_step_in_a_queue_keep_the_cluster() -> None:

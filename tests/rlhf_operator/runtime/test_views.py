@@ -76,6 +76,14 @@ def test_absent_worker_counts_are_zero():
     assert (view.ready_workers, view.desired_workers, view.state) == (0, 2, "ready")
 
 
+def test_a_suspension_that_ended_and_one_that_lasts():
+    def resumed(status: str) -> datetime | None:
+        suspended = {"type": "RayClusterSuspended", "status": status, "lastTransitionTime": "2026-01-01T00:03:00Z"}
+        return cluster_record({"metadata": {"name": "job"}, "status": {"conditions": [suspended]}}).view.resumed_at
+
+    assert (resumed("False"), resumed("True")) == (datetime(2026, 1, 1, 0, 3, tzinfo=UTC), None)
+
+
 def test_a_claim_of_ours_and_one_of_somebody_else():
     claim = {"metadata": {"name": "c", "labels": {"rlhf.dev/job": "job"}}, "spec": {"accessModes": ["ReadWriteOnce"]}}
     view = claim_view(claim, "job", "ProvisioningFailed: no")
