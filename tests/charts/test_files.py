@@ -12,6 +12,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from rlhf_api import __version__, crd
 from rlhf_api.progress import CommittedCheckpoint, Progress
@@ -44,8 +46,8 @@ def test_default_ray_version_is_the_trainer_images() -> None:
     assert f"ray=={VALUES['trainer']['rayVersion']}\n" in lock
 
 
-def operator_metrics() -> set[str]:
-    """Names of samples, as Prometheus stores them."""
+def operator_samples() -> list[Sample]:
+    """As Prometheus stores them."""
     metrics = Metrics()
     metrics.job_step.labels("ns", "job").set(1)
     for gauge in metrics.job_gauges.values():
@@ -53,10 +55,10 @@ def operator_metrics() -> set[str]:
     metrics.status_writes.labels("urgent").inc()
     metrics.api_errors.labels("Submit").inc()
     metrics.collect_phases()
-    return {sample.name for family in metrics.registry.collect() for sample in family.samples}
+    return [sample for family in metrics.registry.collect() for sample in family.samples]
 
 
-def trainer_metrics() -> set[str]:
+def trainer_samples() -> list[Sample]:
     """What a driver serves whose last step had every metric that docs/metrics.md names."""
     documented = re.findall(r"`([a-z_]+/[a-z0-9_]+)`", (REPOSITORY / "docs" / "metrics.md").read_text())
     phases = re.search(r"`timing_s/<phase>` \| seconds of (.*) \|", (REPOSITORY / "docs" / "metrics.md").read_text())
@@ -71,12 +73,17 @@ def trainer_metrics() -> set[str]:
     finally:
         server.stop()
     assert metric_name("rollout/reward_mean") in text
-    return set(re.findall(r"^(rlhf_\w+)", text, re.MULTILINE))
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
 @pytest.fixture(scope="module")
-def known() -> set[str]:
-    return operator_metrics() | trainer_metrics()
+def samples() -> list[Sample]:
+    return operator_samples() + trainer_samples()
+
+
+@pytest.fixture(scope="module")
+def known(samples: list[Sample]) -> set[str]:
+    return {sample.name for sample in samples}
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -101,6 +108,13 @@ def test_alerts_and_panels_ask_for_metrics_that_exist(where: str, expression: st
         assert any(re.fullmatch(pattern, name) for name in known), where
 
 
+def test_no_label_is_one_that_prometheus_gives_to_what_it_scrapes(samples: list[Sample]) -> None:
+    labels = {name for sample in samples for name in sample.labels}
+    assert "rlhfjob" in labels
+    # namespace: a job's own, kept by honorLabels.
+    assert not labels & {"job", "instance", "pod", "container", "endpoint", "service", "node"}
+
+
 def test_alerts_say_what_is_wrong_and_what_it_means() -> None:
     for rule in RULES:
         assert {"alert", "expr", "labels", "annotations"} <= rule.keys()
@@ -116,7 +130,11 @@ def test_every_alert_is_in_the_docs() -> None:
 def test_every_operator_metric_is_in_the_docs() -> None:
     page = (REPOSITORY / "docs" / "operations.md").read_text()
     documented = set(re.findall(r"`(rlhf_\w+)`", page))
-    bases = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name in operator_metrics() if name.startswith("rlhf_")}
+    bases = {
+        re.sub(r"_(bucket|count|sum|created)$", "", name)
+        for name in {sample.name for sample in operator_samples()}
+        if name.startswith("rlhf_")
+    }
     bases = {name for name in bases if f"{name}_total" not in bases}
     assert bases <= documented
 

@@ -22,6 +22,8 @@ JOB_METRICS = {
     "tokens_per_second": ("perf/tokens_per_second",),
 }
 """Gauge -> the trainer's metric names, first found wins."""
+JOB_LABELS = ("namespace", "rlhfjob")
+"""Not `job`: Prometheus calls the target it scraped so, and would rename ours to `exported_job`."""
 
 
 class Metrics:
@@ -51,9 +53,9 @@ class Metrics:
         self.seconds_lost = Counter(
             "rlhf_operator_seconds_lost_to_failures", "From a failure to the next reported step, over all jobs.", registry=here
         )
-        self.job_step = Gauge("rlhf_job_step", "Steps done.", ["namespace", "job"], registry=here)
+        self.job_step = Gauge("rlhf_job_step", "Steps done.", JOB_LABELS, registry=here)
         self.job_gauges = {
-            name: Gauge(f"rlhf_job_{name}", f"{name.replace('_', ' ')} of the last step.", ["namespace", "job"], registry=here)
+            name: Gauge(f"rlhf_job_{name}", f"{name.replace('_', ' ')} of the last step.", JOB_LABELS, registry=here)
             for name in JOB_METRICS
         }
         self._phases: dict[JobKey, str] = {}

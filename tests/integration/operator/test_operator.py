@@ -48,7 +48,7 @@ def test_a_job_runs_to_its_end(api: Api, namespace: str, operator: OperatorProce
     assert operator.metric("rlhf_operator_reconcile_errors_total") == 0
     api.delete("RLHFJob", "tiny")
     eventually("children to be collected", lambda: children(api) == ["PersistentVolumeClaim"], seconds=20)
-    eventually("gauges of the job to be gone", lambda: 'job="tiny"' not in operator.scrape(), seconds=10)
+    eventually("gauges of the job to be gone", lambda: 'rlhfjob="tiny"' not in operator.scrape(), seconds=10)
 
 
 def test_rc34_a_delete_at_any_moment_leaves_nothing(api: Api, namespace: str, operator: OperatorProcess, standin: StandIn):

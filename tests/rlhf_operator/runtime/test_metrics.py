@@ -28,7 +28,7 @@ def test_gauges_of_a_job_come_and_go():
     progress = Progress(job_uid="u", step=7, metrics={"rollout/reward_mean": 0.5, "rollout/kl": None, "perf/tokens_per_second": 100.0})
     metrics.job(KEY, RLHFJobStatus(phase="Running"), progress)
     metrics.collect_phases()
-    job = {"namespace": "ns", "job": "job"}
+    job = {"namespace": "ns", "rlhfjob": "job"}
     assert value(metrics, "rlhf_job_step", **job) == 7
     assert value(metrics, "rlhf_job_reward", **job) == 0.5
     assert value(metrics, "rlhf_job_kl", **job) is None
@@ -38,7 +38,7 @@ def test_gauges_of_a_job_come_and_go():
     metrics.forget(KEY)
     metrics.collect_phases()
     assert value(metrics, "rlhf_operator_jobs", phase="Running") == 0
-    assert b'job="job"' not in generate_latest(metrics.registry)
+    assert b'rlhfjob="job"' not in generate_latest(metrics.registry)
 
 
 def test_a_failure_is_counted_once_by_class():
