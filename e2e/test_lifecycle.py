@@ -27,17 +27,6 @@ TWO_GPUS = {"accelerator": "gpu", "actor": {"nodes": 1, "gpusPerNode": 2}, "roll
 GPU = "nvidia.com/gpu"
 
 
-def gone(job: Job, limits: Budgets, *, kept: tuple[str, ...] = ()) -> float:
-    """Waits until nothing of the job is left but what is ``kept``; returns the seconds it took."""
-    began = time.monotonic()
-    eventually(f"{job.name} to be gone", lambda: job.api.get("RLHFJob", job.name) is None, seconds=limits.gone, every=0.1, api=job.api)
-    eventually(
-        f"what {job.name} owned to be gone", lambda: not job.pods() and job.children() == list(kept), seconds=limits.gone, every=0.5,
-        api=job.api, last=job.children,
-    )  # fmt: skip
-    return time.monotonic() - began
-
-
 @pytest.mark.level(1)
 def test_a_suspended_job_frees_its_pods_keeps_its_checkpoint_and_continues(api: Api, jobs: Jobs, limits: Budgets) -> None:
     job = jobs.start(spec={"training": {"maxSteps": 25}, "checkpoint": {"everySteps": 50, "keepLast": 2}}, step_seconds=1)
@@ -87,7 +76,7 @@ def test_a_deleted_job_is_gone_within_seconds(moment: Callable[[Job, Budgets], N
     job = jobs.start(spec=LONG, step_seconds=1)
     moment(job, limits)
     jobs.clients.kubectl("delete", "rlhfjob", job.name, "--wait=false", namespace=jobs.api.namespace)
-    print(f"deleted {moment.__name__.replace('_', ' ')}: all gone in {gone(job, limits, kept=('PersistentVolumeClaim',)):.1f} s")
+    print(f"deleted {moment.__name__.replace('_', ' ')}: all gone in {job.gone(limits.gone, kept=('PersistentVolumeClaim',)):.1f} s")
 
 
 @pytest.mark.level(1)
@@ -107,7 +96,7 @@ def test_a_job_goes_without_the_operator(operator: Release, jobs: Jobs, limits: 
     operator.scale(0)
     try:
         jobs.clients.kubectl("delete", "rlhfjob", job.name, "--wait=false", namespace=jobs.api.namespace)
-        print(f"deleted with the operator down: all gone in {gone(job, limits, kept=('PersistentVolumeClaim',)):.1f} s")
+        print(f"deleted with the operator down: all gone in {job.gone(limits.gone, kept=('PersistentVolumeClaim',)):.1f} s")
     finally:
         operator.scale(1)
 

@@ -163,6 +163,23 @@ class Job:
             return {}
         return dict(json.loads(text)) if code == 200 else {}
 
+    def submissions(self) -> list[str]:
+        """Ids of what was ever handed to this Ray cluster; the dashboard must answer."""
+        path = f"/api/v1/namespaces/{self.api.namespace}/services/{self.name}-head-svc:dashboard/proxy/api/jobs/"
+        code, text = self.api.http("GET", path, headers={"X-Ray-Authorization": f"Bearer {self.token()}"}, seconds=15)
+        assert code == 200, f"the dashboard of {self.name}: {code} {text[:300]}"
+        return [job["submission_id"] for job in json.loads(text) if job["submission_id"]]
+
+    def gone(self, seconds: float, *, kept: tuple[str, ...] = ()) -> float:
+        """Waits until nothing of it is left but children that are ``kept``; returns the seconds it took."""
+        began = time.monotonic()
+        eventually(f"{self.name} to be gone", lambda: self.api.get("RLHFJob", self.name) is None, seconds=seconds, every=0.1, api=self.api)
+        eventually(
+            f"what {self.name} owned to be gone", lambda: not self.pods() and self.children() == list(kept), seconds=seconds, every=0.5,
+            api=self.api, last=self.children,
+        )  # fmt: skip
+        return time.monotonic() - began
+
     def trains_past(self, step: int, seconds: float) -> dict[str, Any]:
         """The trainer's report once it has made more than ``step`` steps; at once an error when the job ended before."""
 

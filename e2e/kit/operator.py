@@ -27,6 +27,7 @@ from e2e.kit.waiting import eventually, pod_is_ready
 CHART = Path(__file__).parents[2] / "charts" / "rlhf-operator"
 NAME = "rlhf-operator"
 NAMESPACE = "rlhf-system"
+CRD = "rlhfjobs.rlhf.dev"
 RESTRICTED_LABELS = {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "latest"}
 
 
@@ -64,7 +65,7 @@ class Release:
     def labels(self) -> str:
         return f"app.kubernetes.io/name={NAME},app.kubernetes.io/instance={self.name}"
 
-    def install(self, seconds: float) -> None:
+    def install(self, seconds: float, chart: Path = CHART) -> None:
         """Installs, or changes what is there; returns when all replicas are ready."""
         if self.admin.get("Namespace", self.namespace) is None:
             metadata = {"name": self.namespace, "labels": RESTRICTED_LABELS}
@@ -74,17 +75,25 @@ class Release:
         # JSON is YAML, and one value a flag keeps types without a file.
         flags = [word for key, value in values.items() for word in ("--set-json", f"{key}={json.dumps(value)}")]
         timeout = ("--wait", "--timeout", f"{seconds:.0f}s")
-        self.clients.helm("upgrade", "--install", self.name, CHART, *timeout, *flags, namespace=self.namespace, seconds=seconds + 30)
+        self.clients.helm("upgrade", "--install", self.name, chart, *timeout, *flags, namespace=self.namespace, seconds=seconds + 30)
+
+    def remove(self) -> None:
+        """``helm uninstall``: the CRD and the token key stay, as the chart says, and so does the namespace."""
+        self.clients.helm("uninstall", self.name, "--ignore-not-found", "--wait", namespace=self.namespace)
 
     def uninstall(self) -> None:
-        """The CRD stays, as the chart says; the namespace goes."""
-        self.clients.helm("uninstall", self.name, "--ignore-not-found", "--wait", namespace=self.namespace)
+        """The CRD stays; the namespace goes, and all that is in it."""
+        self.remove()
         self.admin.delete("Namespace", self.namespace)
         eventually(f"namespace {self.namespace} to be gone", lambda: self.admin.get("Namespace", self.namespace) is None, seconds=120)
 
     def pods(self) -> list[dict[str, Any]]:
         """Those that are not being deleted."""
         return [pod for pod in self.api.list("Pod", labels=self.labels) if not pod["metadata"].get("deletionTimestamp")]
+
+    def token_key(self) -> str:
+        """From which the Ray token of each job is derived; empty when there is none."""
+        return str(((self.api.get("Secret", f"{self.full_name}-token-key") or {}).get("data") or {}).get("token_key", ""))
 
     def holder(self) -> str:
         """Identity of the process that holds the Lease: its pod's name and something drawn by lot. Empty when nobody does."""
