@@ -68,8 +68,9 @@ class Heads:
             # Authorization belongs to the API server there.
             path = f"{self._server}/api/v1/namespaces/{namespace}/services/{service}"
             headers = {"X-Ray-Authorization": bearer}
-            jobs = Endpoint(f"{path}:{DASHBOARD_PORT_NAME}/proxy", headers, settings.http_timeout_seconds)
-            return Head(self._api, jobs, Endpoint(f"{path}:{PROGRESS_PORT_NAME}/proxy", headers, settings.http_timeout_seconds))
+            jobs = Endpoint(f"{path}:{DASHBOARD_PORT_NAME}/proxy", headers, settings.http_timeout_seconds, proxied=True)
+            progress = Endpoint(f"{path}:{PROGRESS_PORT_NAME}/proxy", headers, settings.http_timeout_seconds, proxied=True)
+            return Head(self._api, jobs, progress)
         host = f"http://{service}.{namespace}.svc.{settings.cluster_domain}"
         headers = {"Authorization": bearer}
         jobs = Endpoint(f"{host}:{names.DASHBOARD_PORT}", headers, settings.http_timeout_seconds)

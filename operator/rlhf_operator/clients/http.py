@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ class Endpoint:
     headers: Mapping[str, str]
     seconds: float = CALL_SECONDS
     """Limit of one call."""
+    proxied: bool = False
+    """Behind the API server's service proxy, which also answers for itself: a missing Service or right, no endpoint, too many calls."""
 
 
 async def call(
@@ -65,8 +68,21 @@ async def call(
                     if not keep_tail:
                         return Answer(0, fault=f"the answer to {method} {path} is longer than {BODY_BYTES} bytes")
                     del kept[:-BODY_BYTES]
-            return Answer(response.status, bytes(kept))
+            answer = Answer(response.status, bytes(kept))
+            words = _of_the_proxy(answer) if endpoint.proxied and response.status >= 400 else None
+            return Answer(0, fault=words) if words is not None else answer
     except TimeoutError:
         return Answer(0, fault=f"no answer to {method} {path} within {seconds:g} s")
     except (aiohttp.ClientError, OSError, ValueError) as fault:
         return Answer(0, fault=f"{method} {path}: {str(fault) or type(fault).__name__}"[:512])
+
+
+def _of_the_proxy(answer: Answer) -> str | None:
+    """What the API server said itself, in its own form of an error; None where the head said it."""
+    try:
+        found = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or (found.get("kind"), found.get("apiVersion")) != ("Status", "v1"):
+        return None
+    return f"the API server's proxy answered {answer.status}: {' '.join(str(found.get('message') or 'no message').split())}"[:512]
