@@ -121,6 +121,16 @@ def test_the_crd_is_served(cluster_release: str, admin: Api) -> None:
     eventually("RLHFJobs are served", lambda: admin.http("GET", "/apis/rlhf.dev/v1alpha1/rlhfjobs")[0] == 200, seconds=10)
 
 
+@pytest.mark.parametrize("kind", ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"])
+def test_rc61_no_webhook_stands_before_jobs(kind: str, cluster_release: str, admin: Api) -> None:
+    status, text = admin.http("GET", f"/apis/admissionregistration.k8s.io/v1/{kind}")
+    assert status == 200
+    assert [each["metadata"]["name"] for each in json.loads(text)["items"] if "rlhf" in json.dumps(each)] == []
+    crd = admin.get("CustomResourceDefinition", "rlhfjobs.rlhf.dev")
+    assert crd is not None
+    assert crd["spec"]["conversion"] == {"strategy": "None"}
+
+
 def test_rights_of_scope_cluster(cluster_release: str, admin: Api) -> None:
     who = account(cluster_release)
     assert all(allowed(admin, who, "default", *right) for right in NEEDED)

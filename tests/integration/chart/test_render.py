@@ -361,6 +361,25 @@ def test_crd_is_the_generated_one_and_is_kept(render: Render) -> None:
     assert not of_kind(render("release"), "CustomResourceDefinition")
 
 
+@pytest.mark.parametrize("name", VALUES)
+def test_rc61_no_webhook_and_so_no_certificate_that_could_expire(name: str, render: Render) -> None:
+    """The schema and its rules check jobs; nothing stands between the API server and a create, an update or a delete."""
+    objects = render(name)
+    kinds = {each["kind"] for each in objects}
+    assert not {kind for kind in kinds if "Webhook" in kind or "AdmissionPolicy" in kind or kind in ("APIService", "Certificate", "Issuer")}
+    for definition in of_kind(objects, "CustomResourceDefinition"):
+        assert definition["spec"].get("conversion", {"strategy": "None"}) == {"strategy": "None"}
+    # None among those that the cluster's administrator applies either.
+    for path in (REPOSITORY / "crds").glob("*.yaml"):
+        for each in yaml.safe_load_all(path.read_text()):
+            assert each["kind"] == "CustomResourceDefinition"
+            assert "webhook" not in each["spec"].get("conversion", {})
+    for role in (each for each in objects if each["kind"] in ("Role", "ClusterRole")):
+        assert not [
+            right for right in rights(role) if right[0] in ("admissionregistration.k8s.io", "apiextensions.k8s.io", "cert-manager.io")
+        ]
+
+
 def test_disruption_budget_only_where_a_replica_can_go(render: Render) -> None:
     assert not of_kind(render("defaults"), "PodDisruptionBudget")
     budget, deployment = only(render("everything"), "PodDisruptionBudget"), only(render("everything"), "Deployment")
