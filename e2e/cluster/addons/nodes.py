@@ -11,15 +11,13 @@ ready; `silent`: no heartbeats, so that the control plane finds the node lost af
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import datetime
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from e2e.cluster.addons.watching import CONNECTION_ERRORS, Api, ApiError, Copy, Object, settle
+from e2e.cluster.addons.watching import CONNECTION_ERRORS, Api, ApiError, Copy, Object, run_for_ever, settle
 
 CAPACITY = "e2e.rlhf.dev/capacity"
 STATUS_ONLY = "e2e.rlhf.dev/status-only"
@@ -170,19 +168,5 @@ class Keeper:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
 
-async def serve(kubeconfig: Path) -> None:
-    """Runs for ever."""
-    async with Api(kubeconfig) as api:
-        await Keeper(api).run()
-
-
-def main() -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kubeconfig", type=Path, required=True)
-    arguments = parser.parse_args()
-    asyncio.run(serve(arguments.kubeconfig))
-
-
 if __name__ == "__main__":
-    main()
+    run_for_ever(__doc__, lambda api: Keeper(api).run())

@@ -6,11 +6,9 @@ for how to ask. Deleted pods end at once. A pod's address is set once: a second 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import datetime
 import time
-from pathlib import Path
 
 from e2e.cluster.addons.pod_status import (
     READY,
@@ -26,7 +24,7 @@ from e2e.cluster.addons.pod_status import (
     parse_rules,
     started,
 )
-from e2e.cluster.addons.watching import CONNECTION_ERRORS, Api, ApiError, Copy, settle
+from e2e.cluster.addons.watching import CONNECTION_ERRORS, Api, ApiError, Copy, run_for_ever, settle
 from e2e.cluster.init import NODE_NAME
 
 PODS = "/api/v1/pods"
@@ -164,19 +162,5 @@ class Marker:
             print(text, flush=True)
 
 
-async def serve(kubeconfig: Path) -> None:
-    """Runs for ever."""
-    async with Api(kubeconfig) as api:
-        await Marker(api).run()
-
-
-def main() -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kubeconfig", type=Path, required=True)
-    arguments = parser.parse_args()
-    asyncio.run(serve(arguments.kubeconfig))
-
-
 if __name__ == "__main__":
-    main()
+    run_for_ever(__doc__, lambda api: Marker(api).run())

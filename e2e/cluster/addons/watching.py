@@ -5,13 +5,14 @@ Small on purpose: an addon starts in a third of a second and lives through every
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import json
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -174,3 +175,16 @@ async def settle(changed: asyncio.Event, at_least_every_seconds: float) -> None:
     except TimeoutError:
         return
     changed.clear()
+
+
+def run_for_ever(description: str | None, addon: Callable[[Api], Awaitable[None]]) -> None:
+    """Entry point of an addon that is told nothing but a kubeconfig."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    kubeconfig: Path = parser.parse_args().kubeconfig
+
+    async def serve() -> None:
+        async with Api(kubeconfig) as api:
+            await addon(api)
+
+    asyncio.run(serve())
