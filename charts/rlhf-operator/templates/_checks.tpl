@@ -2,6 +2,9 @@
 {{- define "rlhf.check" -}}
 {{- include "rlhf.checkName" . }}
 {{- include "rlhf.checkEnvironment" . }}
+{{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) }}
+{{- fail "serviceAccount.create: false, with serviceAccount.name empty\n  Rule: name the account that gets the operator's rights. Nearest: name: default, for every pod of the namespace." }}
+{{- end }}
 {{- $own := keys (include "rlhf.labels" . | fromYaml) | sortAlpha }}
 {{- $metrics := .Values.metrics }}
 {{- $given := dict "podLabels" (.Values.podLabels | default dict) }}

@@ -9,7 +9,7 @@
 
 {{- define "rlhf.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "rlhf.commonLabels" -}}
@@ -24,7 +24,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "rlhf.serviceAccount" -}}
-{{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "rlhf.fullname" .) }}{{ else }}{{ .Values.serviceAccount.name | default "default" }}{{ end }}
+{{- .Values.serviceAccount.name | default (include "rlhf.fullname" .) }}
 {{- end }}
 
 {{- define "rlhf.image" -}}

@@ -340,6 +340,27 @@ def test_two_releases_share_nothing(renderer: Helm) -> None:
         assert spaces == {namespace}
 
 
+def test_names_that_yaml_takes_for_something_else_stay_names(renderer: Helm) -> None:
+    values = {
+        "watch": {"scope": "namespaces", "namespaces": ["on", "123"]},
+        "serviceAccount": {"name": "42"},
+        "tokenKey": {"existingSecret": "007"},
+        "priorityClassName": "1e3",
+        "imagePullSecrets": [{"name": "null"}],
+        "crds": {"enabled": False},
+    }
+    objects = renderer.render(values, release="true", namespace="1234")
+    for each in objects:
+        assert each["metadata"].get("namespace") in ("1234", "on", "123")
+        assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "true"
+    assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role")} == {"1234", "on", "123"}
+    spec = only(objects, "Deployment")["spec"]["template"]["spec"]
+    assert (spec["serviceAccountName"], spec["priorityClassName"], spec["imagePullSecrets"]) == ("42", "1e3", [{"name": "null"}])
+    assert (only(objects, "ServiceAccount")["metadata"]["name"], spec["volumes"][0]["secret"]["secretName"]) == ("42", "007")
+    for binding in of_kind(objects, "RoleBinding"):
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "42", "namespace": "1234"}]
+
+
 def test_releases_that_share_a_namespace_of_jobs_share_nothing(renderer: Helm) -> None:
     values = {"watch": {"scope": "namespaces", "namespaces": ["jobs"]}, "crds": {"enabled": False}}
     first, second = (renderer.render(values, release="rlhf-operator", namespace=each) for each in ("one", "two"))
@@ -439,5 +460,6 @@ def test_operators_network_policy(render: Render) -> None:
     assert [port["port"] for port in heads["ports"]] == [names.DASHBOARD_PORT, names.PROGRESS_PORT]
     assert heads["to"][0]["podSelector"]["matchExpressions"] == [{"key": names.JOB_LABEL, "operator": "Exists"}]
     assert {"port": 8443} in direct[1]["ports"]
+    assert {(port["port"], port["protocol"]) for port in direct[0]["ports"]} == {(53, "UDP"), (53, "TCP"), (5353, "UDP"), (5353, "TCP")}
     proxied = only(render("proxy"), "NetworkPolicy")["spec"]["egress"]
     assert not [rule for rule in proxied if "to" in rule]

@@ -132,6 +132,7 @@ NAME, INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
         ({"env": [{"name": "RLHF_KUEUE", "value": "true"}]}, ["env: RLHF_KUEUE=true", "the chart sets this variable itself"]),
         ({"env": [{"name": "POD_NAME", "value": "x"}]}, ["env: POD_NAME=x", "the chart sets this variable itself"]),
         ({"env": [{"name": "RLHF_METRICS_FROM", "value": "a=b"}]}, ["env: RLHF_METRICS_FROM=a=b", "the chart sets this variable itself"]),
+        ({"serviceAccount": {"create": False}}, ["serviceAccount.create: false", "Nearest: name: default"]),
         ({"networkPolicy": {"apiServerPorts": [443, 443]}}, ["/networkPolicy/apiServerPorts", "are equal"]),
         ({"global": "x"}, ["/global", "got string, want object"]),
     ],
