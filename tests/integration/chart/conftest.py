@@ -8,6 +8,7 @@ import pytest
 
 from e2e import tools
 from e2e.kit.helm import Helm
+from tests.integration.chart.rendering import KEY, VALUES, Object, Render
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +26,22 @@ def renderer(helm_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Hel
 def helm(helm_binary: Path, kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Helm:
     """Helm as the cluster's administrator."""
     return Helm(helm_binary, tmp_path_factory.mktemp("helm"), kubeconfig)
+
+
+@pytest.fixture(scope="module")
+def render(renderer: Helm) -> Render:
+    done: dict[str, list[Object]] = {}
+
+    def rendered(name: str) -> list[Object]:
+        if name not in done:
+            done[name] = renderer.render(VALUES[name])
+        return done[name]
+
+    return rendered
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "token_key"
+    path.write_text(KEY)
+    return path

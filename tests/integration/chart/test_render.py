@@ -1,9 +1,9 @@
-"""What the chart renders, under many values: names, rights, security, the operator's settings. No cluster."""
+"""What the chart renders, under many values: names, security, the operator's settings, monitoring. No cluster."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,85 +15,24 @@ from rlhf_api import crd
 from rlhf_operator import names
 from rlhf_operator.runtime.health import Vitals, Watches, application
 from rlhf_operator.settings import OperatorSettings, from_environment, variable
-
-REPOSITORY = CHART.parents[1]
-Object = dict[str, Any]
-Render = Callable[[str], list[Object]]
-
-KEY = "0123456789abcdef0123456789abcdef"
-VALUES: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "release": {"watch": {"scope": "release"}, "crds": {"enabled": False}},
-    "namespaces": {"watch": {"scope": "namespaces", "namespaces": ["team-a", "team-b"]}, "replicas": 2},
-    "proxy": {"headAccess": "proxy", "networkPolicy": {"enabled": True}, "kueue": {"enabled": True}, "rbac": {"aggregate": False}},
-    "budgets": {"jobs": {"podDisruptionBudget": True}},
-    "own": {
-        "image": {"repository": "r.example:5000/op", "digest": "sha256:" + "a" * 64},
-        "imagePullSecrets": [{"name": "registry"}],
-        "trainer": {"image": "r.example:5000/trainer:2", "rayVersion": "2.61.1"},
-        "tokenKey": {"existingSecret": "ours"},
-        "serviceAccount": {"create": False, "name": "given"},
-        "crds": {"keep": False},
-    },
-    "everything": {
-        "replicas": 3,
-        "concurrentReconciles": 16,
-        "clusterDomain": "k8s.example",
-        "logLevel": "debug",
-        "logFormat": "text",
-        "env": [{"name": "RLHF_POLL_SECONDS", "value": "5"}],
-        "serviceAccount": {"annotations": {"a/b": "c"}},
-        "nodeSelector": {"pool": "system"},
-        "tolerations": [{"key": "system", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {}},
-        "priorityClassName": "system-cluster-critical",
-        "podAnnotations": {"x": "y"},
-        "podLabels": {"team": "ml"},
-        "jobs": {"metricsNamespace": ""},
-        "networkPolicy": {"enabled": True, "apiServerPorts": [8443]},
-        "metrics": {
-            "serviceMonitor": {"enabled": True, "labels": {"l": "m"}},
-            "jobsPodMonitor": {"enabled": True, "labels": {"l": "m"}},
-            "prometheusRule": {"enabled": True, "labels": {"l": "m"}},
-            "dashboard": {"enabled": True, "labels": {"l": "m"}},
-        },
-    },
-}
+from tests.integration.chart.rendering import (
+    KEY,
+    REPOSITORY,
+    VALUES,
+    Object,
+    Render,
+    environment,
+    identity,
+    of_kind,
+    only,
+    operator_container,
+    rights,
+)
 
 
 @pytest.fixture(autouse=True)
 def log_scan() -> None:
     """In place of the lane's own, which starts a cluster."""
-
-
-@pytest.fixture(scope="module")
-def render(renderer: Helm) -> Render:
-    done: dict[str, list[Object]] = {}
-
-    def rendered(name: str) -> list[Object]:
-        if name not in done:
-            done[name] = renderer.render(VALUES[name])
-        return done[name]
-
-    return rendered
-
-
-def of_kind(objects: list[Object], kind: str) -> list[Object]:
-    return [each for each in objects if each["kind"] == kind]
-
-
-def only(objects: list[Object], kind: str) -> Object:
-    (found,) = of_kind(objects, kind)
-    return found
-
-
-def identity(each: Object) -> tuple[str, str, str]:
-    return each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]
-
-
-def operator_container(objects: list[Object]) -> Object:
-    found: Object = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
-    return found
 
 
 def test_helm_finds_nothing_to_complain_about(renderer: Helm) -> None:
@@ -168,24 +107,6 @@ def test_pods_meet_the_restricted_pod_security_standard(name: str, render: Rende
             assert not any("hostPort" in port for port in container.get("ports", []))
 
 
-def environment(container: Object, key: Path) -> dict[str, str]:
-    """Variables as the kubelet would set them."""
-    fields = {"metadata.name": "pod-1", "metadata.namespace": "sys"}
-    found = {
-        each["name"]: each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]] for each in container["env"]
-    }
-    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "token-key"]
-    assert found["RLHF_TOKEN_KEY_FILE"] == f"{mount['mountPath']}/token_key"
-    return {**found, "RLHF_TOKEN_KEY_FILE": str(key)}
-
-
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    path = tmp_path / "token_key"
-    path.write_text(KEY)
-    return path
-
-
 SELECTOR = {"app.kubernetes.io/name": "rlhf-operator", "app.kubernetes.io/instance": "rel"}
 
 
@@ -233,102 +154,6 @@ def test_ports_and_probes_are_the_operators(render: Render, key: Path) -> None:
     assert {probe["path"] for probe in probes} == {"/livez", "/readyz"} <= routes
     assert {probe["port"] for probe in probes} == {"health"}
     assert f":{settings.health_port}/readyz" in only(objects, "Pod")["spec"]["containers"][0]["command"][-1]
-
-
-Rights = set[tuple[str, str, str]]
-
-JOB_RIGHTS: Rights = {
-    *(("rlhf.dev", "rlhfjobs", verb) for verb in ("get", "list", "watch", "delete")),
-    ("rlhf.dev", "rlhfjobs/status", "patch"),
-    ("rlhf.dev", "rlhfjobs/finalizers", "update"),
-    *(("ray.io", "rayclusters", verb) for verb in ("get", "list", "watch", "create", "patch", "delete")),
-    ("", "pods", "list"),
-    ("", "pods", "watch"),
-    ("", "events", "list"),
-    ("events.k8s.io", "events", "create"),
-    ("", "configmaps", "get"),
-    ("", "configmaps", "create"),
-    ("", "persistentvolumeclaims", "get"),
-    ("", "persistentvolumeclaims", "create"),
-    ("", "secrets", "create"),
-    ("networking.k8s.io", "networkpolicies", "get"),
-    ("networking.k8s.io", "networkpolicies", "create"),
-}
-PROXY: Rights = {("", "services/proxy", "get"), ("", "services/proxy", "create")}
-KUEUE: Rights = {("kueue.x-k8s.io", "workloads", "list")}
-BUDGETS: Rights = {("policy", "poddisruptionbudgets", verb) for verb in ("get", "create", "delete")}
-LEASE: Rights = {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
-
-
-def rights(role: Object) -> Rights:
-    return {
-        (group, resource, verb)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
-def granted(objects: list[Object]) -> dict[str, Rights]:
-    """Namespace -> what the operator's account may do there; `*` = everywhere."""
-    roles = {identity(each): rights(each) for each in objects if each["kind"] in ("Role", "ClusterRole")}
-    account = only(objects, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"]
-    found: dict[str, Rights] = {}
-    for binding in (each for each in objects if each["kind"] in ("RoleBinding", "ClusterRoleBinding")):
-        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "sys"}]
-        namespace = binding["metadata"].get("namespace", "")
-        role = (binding["roleRef"]["kind"], namespace, binding["roleRef"]["name"])
-        found.setdefault(namespace or "*", set()).update(roles[role])
-    return found
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("defaults", {"*": JOB_RIGHTS, "sys": LEASE}),
-        ("release", {"sys": JOB_RIGHTS | LEASE}),
-        ("namespaces", {"team-a": JOB_RIGHTS, "team-b": JOB_RIGHTS, "sys": LEASE}),
-        ("proxy", {"*": JOB_RIGHTS | PROXY | KUEUE, "sys": LEASE}),
-        ("budgets", {"*": JOB_RIGHTS | BUDGETS, "sys": LEASE}),
-    ],
-)
-def test_rights_of_each_scope(name: str, expected: dict[str, Rights], render: Render) -> None:
-    assert granted(render(name)) == expected
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_no_wildcard_and_no_role_beyond_the_scope(name: str, render: Render) -> None:
-    objects = render(name)
-    for role in (each for each in objects if each["kind"] in ("Role", "ClusterRole")):
-        assert not any("*" in part for right in rights(role) for part in right)
-    if VALUES[name].get("watch", {}).get("scope", "cluster") != "cluster":
-        assert not [each for each in objects if each["kind"].startswith("ClusterRole")]
-
-
-def test_the_lease_is_the_only_one_that_may_be_written(render: Render, key: Path) -> None:
-    (role,) = [each for each in of_kind(render("defaults"), "Role") if each["metadata"]["name"].endswith("-leader")]
-    release = from_environment(environment(operator_container(render("defaults")), key)).release
-    for rule in role["rules"]:
-        assert rule["verbs"] == ["create"] or rule["resourceNames"] == [release]
-
-
-def test_every_right_is_explained_in_the_docs(render: Render) -> None:
-    explained: Rights = set()
-    page = (REPOSITORY / "docs" / "security.md").read_text()
-    for group, resource, verbs in re.findall(r"^\| (\S+) \| ([a-z/]+) \| ([a-z ]+) \|", page, re.MULTILINE):
-        explained |= {("" if group == "core" else group, resource, verb) for verb in verbs.split()}
-    assert explained == JOB_RIGHTS | PROXY | KUEUE | BUDGETS | LEASE
-
-
-def test_users_get_jobs_with_the_clusters_own_roles(render: Render) -> None:
-    roles = {each["metadata"]["name"]: each for each in of_kind(render("defaults"), "ClusterRole")}
-    view, edit = roles["sys.rel-rlhf-operator-view"], roles["sys.rel-rlhf-operator-edit"]
-    assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
-    assert {verb for _, _, verb in rights(view)} == {"get", "list", "watch"}
-    assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
-    assert {resource for _, resource, _ in rights(edit)} == {"rlhfjobs"}
-    assert len(of_kind(render("proxy"), "ClusterRole")) == 1
 
 
 def test_two_releases_share_nothing(renderer: Helm) -> None:
