@@ -11,6 +11,8 @@ import aiohttp
 
 CALL_SECONDS = 5.0
 BODY_BYTES = 1 << 20
+TRACEBACK = b"Traceback (most recent call last):"
+"""Ray's dashboard answers 500 with the whole of it, as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +24,13 @@ class Answer:
     fault: str = ""
 
     def says(self, limit: int = 512) -> str:
-        """What it was, for people: one line of at most about ``limit`` characters."""
+        """What it was, for people: one line of at most about ``limit`` characters. Of a traceback its last line, the error."""
         if self.status == 0:
             return self.fault
-        text = " ".join(self.body[: 4 * limit].decode("utf-8", "replace").split())
+        body = self.body[: 4 * limit]
+        if TRACEBACK in body:
+            body = self.body.rstrip().rpartition(b"\n")[2][: 4 * limit]
+        text = " ".join(body.decode("utf-8", "replace").split())
         return f"{self.status} {text[:limit]}".rstrip()
 
 
