@@ -135,7 +135,8 @@ class Vitals:
             faults.append(f"a watch has heard nothing for {blind:.0f} s while the API server answers (limit {WATCH_SECONDS:g} s)")
         for path, seconds in self.watches.unopened().items():
             if seconds > OPEN_SECONDS:
-                faults.append(f"the watch of {path} has not begun for {seconds:.0f} s while the API server answers (limit {OPEN_SECONDS:g} s)")
+                told = f"the watch of {path} has not begun for {seconds:.0f} s"
+                faults.append(f"{told} while the API server answers (limit {OPEN_SECONDS:g} s)")
         stuck = self._stuck()
         if stuck > RECONCILE_SECONDS:
             faults.append(f"work has not moved for {stuck:.0f} s (limit {RECONCILE_SECONDS:g} s)")
