@@ -232,6 +232,18 @@ def test_columns_read_as_the_status_says(api: Api, kubectl: Kubectl, stored: dic
     assert row.split()[-4:] == ["18200", "2h11m", "140", "Training"]
 
 
+def test_describe_tells_where_the_model_is_and_which_evaluation_was_best(api: Api, kubectl: Kubectl, stored: dict[str, Any]) -> None:
+    best = {"step": 120, "metric": "eval/test/pass@1", "value": "0.710"}
+    model = {"step": 500, "path": "/checkpoints/default/example/final"}
+    status = {**STATUS, "phase": "Succeeded", "model": model, "checkpoint": {**STATUS["checkpoint"], "best": best}}
+    api.patch("RLHFJob", "example", {"status": status}, status=True)
+    printed = [line.split() for line in kubectl("describe", "rlhfjob", "example").stdout.splitlines()]
+    at = printed.index(["Model:"])
+    assert printed[at + 1 : at + 3] == [["Path:", "/checkpoints/default/example/final"], ["Step:", "500"]]
+    assert ["Metric:", "eval/test/pass@1"] in printed
+    assert kubectl("get", "rlhfjob", "example", "-o", "jsonpath={.status.model.path}").stdout == "/checkpoints/default/example/final"
+
+
 def test_status_is_written_only_by_its_own_door(api: Api, stored: dict[str, Any]) -> None:
     api.patch("RLHFJob", "example", {"status": STATUS})
     assert "status" not in (api.get("RLHFJob", "example") or {})
