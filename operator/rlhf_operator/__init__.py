@@ -1,1 +1,1 @@
-"""The Kubernetes operator: observes RLHFJobs, decides, acts. Its parts are not written yet."""
+"""The Kubernetes operator: observes RLHFJobs, decides, acts."""
