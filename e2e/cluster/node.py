@@ -23,6 +23,7 @@ from e2e.cluster.certs import Pki
 from e2e.cluster.init import NODE_ADDRESS, NODE_NAME
 from e2e.cluster.network import REGISTRY, cni_config, kube_proxy_config, pod_network_commands
 from e2e.cluster.node_config import containerd_config, kubelet_config, mount_script, registry_config, registry_hosts
+from e2e.cluster.node_images import outdated, read_listing
 from e2e.cluster.parts import Part, python_part
 from e2e.cluster.pause import BUSYBOX, PAUSE_IMAGE, write_archive
 from e2e.cluster.sandbox import CGROUP_ROOT, Sandbox, SandboxError, cgroup_name, log_tail
@@ -167,7 +168,11 @@ def start_runtime(sandbox: Sandbox, node: Node) -> None:
     (node.store / IN_USE_MARK).touch()
     sandbox.start_part(containerd)
     _await_runtime(sandbox, "containerd")
-    if PAUSE_IMAGE not in ctr(sandbox, "images", "ls", "-q").split():
+    images = read_listing(ctr(sandbox, "images", "ls"))
+    # Not before an image's successor was pulled: most of its layers are the same.
+    if old := outdated(images, node.registry / "storage", REGISTRY):
+        ctr(sandbox, "images", "rm", *old, check=False)
+    if PAUSE_IMAGE not in images:
         archive = node.config / "pause.tar"
         write_archive(BUSYBOX.read_bytes(), archive)
         ctr(sandbox, "images", "import", str(archive))

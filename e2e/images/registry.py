@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from e2e.cluster.network import REGISTRY
+from e2e.cluster.node_images import tag_link
 from e2e.cluster.sandbox import Sandbox
 from e2e.images.buildah import Builder
 from e2e.images.recipes import Recipe
@@ -26,23 +27,16 @@ class Registry:
         self.storage = folder / "storage"
         self.address = address
 
-    def _tags(self, repository: str) -> Path:
-        return self.storage / "docker/registry/v2/repositories" / repository / "_manifests/tags"
-
     def has(self, repository: str, tag: str) -> bool:
         """Whether an image was pushed whole: its tag is written last."""
-        return self._link(repository, tag).is_file()
-
-    def _link(self, repository: str, tag: str) -> Path:
-        """The file that says which image a tag is; its time is that of the last use."""
-        return self._tags(repository) / tag / "current" / "link"
+        return tag_link(self.storage, repository, tag).is_file()
 
     def push(self, images: Builder, recipe: Recipe, sandbox: Sandbox, report: Report) -> str:
         """The image's name for pods; moves only layers that the registry lacks."""
         tag = recipe.tag(images.repository)
         reference = f"{self.address}/{recipe.name}:{tag}"
         if self.has(recipe.name, tag):
-            os.utime(self._link(recipe.name, tag))
+            os.utime(tag_link(self.storage, recipe.name, tag))
         else:
             started = time.monotonic()
             sandbox.run(push_command(images, recipe, reference), timeout_seconds=PUSH_LIMIT_SECONDS, env=images.environment)
@@ -51,12 +45,11 @@ class Registry:
 
     def remove_old(self, repository: str, now: float) -> list[str]:
         """Forgets tags that nobody asked for in a day and returns them; their layers stay until `collect`. `now`: since the epoch."""
-        folder = self._tags(repository)
-        tags = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-        old = [tag for tag in tags if self.has(repository, tag) and self._link(repository, tag).stat().st_mtime < now - KEPT_SECONDS]
-        for tag in old:
-            shutil.rmtree(folder / tag)
-        return old
+        links = sorted(tag_link(self.storage, repository, "*").parent.parent.parent.glob("*/current/link"))
+        old = [link.parent.parent for link in links if link.stat().st_mtime < now - KEPT_SECONDS]
+        for folder in old:
+            shutil.rmtree(folder)
+        return [folder.name for folder in old]
 
     def collect(self, config: Path) -> None:
         """Deletes the layers that no tag uses. `config`: the configuration of a registry on this storage."""
