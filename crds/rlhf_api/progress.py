@@ -14,6 +14,11 @@ LAST_WORD = "rlhf-progress "
 """Begins the line with which a driver ends its log on a cluster: its final report as JSON. Whoever polls misses the last moments."""
 
 
+STEPS_MAX = 2**31 - 1
+"""A larger number of steps is none: a report that has one can't be read, instead of hiding every real step after it."""
+Steps = Annotated[int, Field(ge=0, le=STEPS_MAX)]
+
+
 def _cut(text: object) -> object:
     """Long evidence (a traceback) is cut on a character border, so a status stays small enough to be stored."""
     if isinstance(text, str) and len(text) > MESSAGE_MAX:
@@ -30,7 +35,7 @@ class Reported(Strict):
 
 
 class CommittedCheckpoint(Reported):
-    step: int = Field(ge=0)
+    step: Steps
     """Rollout steps that the checkpoint holds."""
 
     path: str
@@ -41,7 +46,7 @@ class CommittedCheckpoint(Reported):
 
 
 class BestEvaluation(Reported):
-    step: int = Field(ge=0)
+    step: Steps
     """Rollout steps that were done; 0 = before training."""
 
     metric: str
@@ -52,7 +57,7 @@ class BestEvaluation(Reported):
 
 
 class TrainedModel(Reported):
-    step: int = Field(ge=0)
+    step: Steps
     """Rollout steps that the weights hold."""
 
     path: str
@@ -62,10 +67,10 @@ class TrainedModel(Reported):
 class Updates(Reported):
     """Optimizer updates of the whole job; the learning-rate schedule's horizon is `planned`."""
 
-    planned: int = Field(0, ge=0)
+    planned: int = Field(0, ge=0, lt=2**53)
     """All updates of the job."""
 
-    done: int = Field(0, ge=0)
+    done: int = Field(0, ge=0, lt=2**53)
     """Updates so far."""
 
 
@@ -84,16 +89,16 @@ class Progress(Reported):
     stage: str = "starting"
     """Phase that is running: prepare, load, rollout, reward, advantage, update, sync, evaluate, save, …"""
 
-    step: int = Field(0, ge=0)
+    step: Steps = 0
     """Rollout steps done."""
 
-    total_steps: int = Field(0, ge=0)
+    total_steps: Steps = 0
     """Rollout steps of the whole job; 0 = not known yet."""
 
-    epoch: int = Field(0, ge=0)
+    epoch: Steps = 0
     """Passes over the data that are complete."""
 
-    attempt: int = Field(1, ge=1)
+    attempt: int = Field(1, ge=1, le=STEPS_MAX)
     """Attempt that serves this."""
 
     job_uid: str

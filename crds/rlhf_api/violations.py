@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+(?=@)")
-_TOKEN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
-    r"|glpat-[\w-]{20,}|xox[abp]-[\w-]{20,}|AKIA[A-Z0-9]{16})\b"
-)
+from rlhf_api.masking import mask
+
 _SHOWN = 120
-
-
-def find_secret(text: str) -> str | None:
-    """What kind of secret stands in ``text``, by the prefixes that hubs and clouds give their tokens."""
-    if _URL_LOGIN.search(text):
-        return "a password in a URL"
-    return "an access token" if _TOKEN.search(text) else None
-
-
-def mask(text: str) -> str:
-    """``text`` without URL logins and access tokens, so that no message can leak one."""
-    return _TOKEN.sub("***", _URL_LOGIN.sub("***", text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
+from rlhf_api.masking import find_secret
 from rlhf_api.resolve import dataset_name
 from rlhf_api.rules.registry import Cel, Finding, rule
 from rlhf_api.spec import DatasetSpec, JobSpec
-from rlhf_api.violations import find_secret
 
 
 @rule(

@@ -9,6 +9,8 @@ from typing import Any
 
 import aiohttp
 
+from rlhf_api.masking import heard
+
 CALL_SECONDS = 5.0
 BODY_BYTES = 1 << 20
 TRACEBACK = b"Traceback (most recent call last):"
@@ -26,11 +28,11 @@ class Answer:
     def says(self, limit: int = 512) -> str:
         """What it was, for people: one line of at most about ``limit`` characters. Of a traceback its last line, the error."""
         if self.status == 0:
-            return self.fault
+            return " ".join(heard(self.fault).split())
         body = self.body[: 4 * limit]
         if TRACEBACK in body:
             body = self.body.rstrip().rpartition(b"\n")[2][: 4 * limit]
-        text = " ".join(body.decode("utf-8", "replace").split())
+        text = " ".join(heard(body.decode("utf-8", "replace")).split())
         return f"{self.status} {text[:limit]}".rstrip()
 
 

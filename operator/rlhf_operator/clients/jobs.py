@@ -11,12 +11,15 @@ from urllib.parse import quote
 
 import aiohttp
 
+from rlhf_api.masking import heard
 from rlhf_operator.clients.http import Answer, Endpoint, call
 from rlhf_operator.decide.observation import JobsStatus, SubmissionView
 
 MESSAGE_CHARACTERS = 4096
 SHORT_CHARACTERS = 253
 LOG_CHARACTERS = 16_384
+SECRET_CHARACTERS = 4096
+"""Longest secret that is still recognised where a log is cut."""
 
 # Ray 2.60, dashboard/modules/job/job_manager.py: part of the text of a refused id (agent: 400, head: 500).
 ID_IN_USE = "use a different submission_id"
@@ -74,15 +77,14 @@ def parse_submission(submission_id: str, answer: Answer) -> SubmissionView | Fau
     status = found.get("status")
     known = STATUSES.get(status) if isinstance(status, str) else None
     if known is None:
-        return Fault(f"the Jobs API's answer about {submission_id} has the unknown status {str(status)[:80]!r}", answer.status)
-    code = found.get("driver_exit_code")
+        return Fault(f"the Jobs API's answer about {submission_id} has the unknown status {_text(status, 80)!r}", answer.status)
     metadata = found.get("metadata")
     return SubmissionView(
         submission_id=submission_id,
         found=True,
         status=known,
         error_type=_text(found.get("error_type"), SHORT_CHARACTERS),
-        exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
+        exit_code=_exit_code(found.get("driver_exit_code")),
         message=_text(found.get("message"), MESSAGE_CHARACTERS),
         metadata={str(key): _text(value, SHORT_CHARACTERS) for key, value in metadata.items()} if isinstance(metadata, dict) else {},
     )
@@ -108,8 +110,7 @@ def parse_log_tail(answer: Answer, characters: int = LOG_CHARACTERS) -> str:
         return ""
     found = _mapping(answer.body)
     if found is not None:
-        text = found.get("logs")
-        return text[-characters:] if isinstance(text, str) else ""
+        return _end(found.get("logs"), characters)
     cut = answer.body.decode("utf-8", "ignore").rstrip().removesuffix("}").rstrip().removesuffix('"')
     # A backslash that ends an odd run escapes the n after it: the first whole line begins there.
     line = re.search(r"(?<!\\)(?:\\\\)*\\n", cut)
@@ -119,7 +120,17 @@ def parse_log_tail(answer: Answer, characters: int = LOG_CHARACTERS) -> str:
         text = json.loads(f'"{cut[line.end() :]}"', strict=False)
     except ValueError:
         return ""
-    return text[-characters:] if isinstance(text, str) else ""
+    return _end(text, characters)
+
+
+def _end(text: Any, characters: int) -> str:
+    """Masked before it is cut: half a token would be shown."""
+    return heard(text[-characters - SECRET_CHARACTERS :])[-characters:] if isinstance(text, str) else ""
+
+
+def _exit_code(value: Any) -> int | None:
+    """None for what no process can end with: a status holds 64 bits."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and -(2**31) <= value < 2**31 else None
 
 
 def _mapping(body: bytes) -> dict[str, Any] | None:
@@ -133,7 +144,7 @@ def _mapping(body: bytes) -> dict[str, Any] | None:
 def _text(value: Any, limit: int) -> str:
     if value is None:
         return ""
-    text = value if isinstance(value, str) else str(value)
+    text = heard((value if isinstance(value, str) else str(value))[: 2 * limit])
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -11,12 +11,16 @@ from urllib.parse import quote
 
 import aiohttp
 
+from rlhf_api.masking import heard
+
 Json = dict[str, Any]
 
 CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = 30.0
 PAGE = 100
 """Objects a page of a list. Nothing else runs while a page is parsed, and a pod has 10 kB."""
+
+MESSAGE_CHARACTERS = 8192
 
 PERMANENT = frozenset({400, 403, 404, 405, 413, 422})
 """Answers that the same request meets again until somebody changes something."""
@@ -112,6 +116,7 @@ def kube_error(status: int, body: bytes, request: str, headers: Mapping[str, str
     message = found.get("message")
     if not isinstance(message, str) or not message:
         message = body[:512].decode("utf-8", "replace").strip() or "no message"
+    message = heard(message[:MESSAGE_CHARACTERS])
     reason = found.get("reason")
     wait = _seconds(headers.get("Retry-After")) or _seconds(details.get("retryAfterSeconds"))
     return KubeError(status, reason if isinstance(reason, str) else "", message, request=request, retry_after=wait, causes=names)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import aiohttp
 from pydantic import ValidationError
 
-from rlhf_api.progress import LAST_WORD, Progress
+from rlhf_api.masking import heard, plain
+from rlhf_api.progress import LAST_WORD, MESSAGE_MAX, Progress
 from rlhf_operator.clients.http import Answer, Endpoint, call
 from rlhf_operator.clients.jobs import Fault
 
@@ -21,19 +22,42 @@ def last_word(log: str, job_uid: str, attempt: int) -> tuple[str, Progress | Non
 
 
 def parse_progress(answer: Answer, job_uid: str, attempt: int) -> Progress | Fault:
-    """An answer of another job or attempt is a Fault: an old driver may still hold the port for a moment."""
+    """An answer of another job or attempt is a Fault: an old driver may still hold the port for a moment. Its texts are fit to be shown."""
     if answer.status != 200:
         return Fault(answer.says(), answer.status)
     try:
         progress = Progress.model_validate_json(answer.body)
     except (ValidationError, RecursionError) as fault:
-        where = ", ".join(".".join(map(str, each["loc"])) for each in fault.errors()[:3]) if isinstance(fault, ValidationError) else "depth"
-        return Fault(f"/progress can't be read: {where or 'not JSON'}", answer.status)
+        return Fault(f"the answer is no report of a trainer: {_why(fault)}", answer.status)
     if progress.job_uid != job_uid:
-        return Fault(f"/progress speaks of job {progress.job_uid[:64]}, not {job_uid}", answer.status)
+        return Fault(f"the answer is of job {_line(progress.job_uid)[:64]}, not {job_uid}", answer.status)
     if progress.attempt != attempt:
-        return Fault(f"/progress speaks of attempt {progress.attempt}, not {attempt}", answer.status)
-    return progress
+        return Fault(f"the answer is of attempt {progress.attempt}, not {attempt}", answer.status)
+    return _shown(progress)
+
+
+def _why(fault: ValidationError | RecursionError) -> str:
+    if isinstance(fault, RecursionError):
+        return "it is nested too deep"
+    found = [(".".join(map(str, each["loc"])), each["msg"]) for each in fault.errors(include_input=False, include_url=False)[:3]]
+    return _line("; ".join(f"{place}: {words}" if place else f"not JSON: {words}" for place, words in found))[:253]
+
+
+def _shown(progress: Progress) -> Progress:
+    changes: dict[str, object] = {"stage": _line(progress.stage)}
+    if progress.failure is not None:
+        words = {"stage": _line(progress.failure.stage), "message": heard(progress.failure.message)}
+        changes["failure"] = progress.failure.model_copy(update=words)
+    if progress.best is not None:
+        changes["best"] = progress.best.model_copy(update={"metric": _line(progress.best.metric)})
+    for name, place in (("checkpoint", progress.checkpoint), ("model", progress.model)):
+        if place is not None:
+            changes[name] = place.model_copy(update={"path": plain(place.path).replace("\n", " ")})
+    return progress.model_copy(update=changes)
+
+
+def _line(text: str) -> str:
+    return " ".join(heard(text[:MESSAGE_MAX]).split())
 
 
 async def fetch_progress(session: aiohttp.ClientSession, endpoint: Endpoint, job_uid: str, attempt: int) -> Progress | Fault:

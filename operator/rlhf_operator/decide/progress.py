@@ -8,12 +8,11 @@ from datetime import datetime
 from rlhf_api.progress import Progress
 from rlhf_api.status import BestCheckpoint, CheckpointStatus, ModelStatus, ProgressStatus
 from rlhf_operator.decide.case import Case
-from rlhf_operator.decide.texts import SHORT_MAX, clean, cut, duration, stamp
+from rlhf_operator.decide.texts import SHORT_MAX, clean, cut, duration, moment_of, stamp
 
 REWARD, KL, SPEED = "rollout/reward_mean", "rollout/kl", "perf/tokens_per_second"
 """Keys of metrics.jsonl. Other metrics go to Prometheus and the log: a status has a fixed size."""
 PATH_MAX = 1024
-LARGEST = 2**53
 
 
 def record(case: Case) -> None:
@@ -25,7 +24,7 @@ def record(case: Case) -> None:
     if report.attempt != case.status.attempt or report.job_uid != case.seen.job.uid:
         return
     at = min(head.progress_at or head.at, case.now)
-    step = min(report.step, LARGEST)
+    step = report.step
     if run.last_step is None or step > run.last_step:
         # The number that an attempt starts with is none of its own.
         grown = run.last_step is not None
@@ -41,9 +40,9 @@ def record(case: Case) -> None:
 
 def status_of(report: Progress, at: datetime) -> ProgressStatus:
     return ProgressStatus(
-        step=min(report.step, LARGEST),
-        total_steps=min(report.total_steps, LARGEST) or None,
-        epoch=min(report.epoch, LARGEST),
+        step=report.step,
+        total_steps=report.total_steps or None,
+        epoch=report.epoch,
         stage=cut(report.stage, SHORT_MAX),
         reward=number(report.metrics.get(REWARD)),
         kl=number(report.metrics.get(KL)),
@@ -56,17 +55,18 @@ def status_of(report: Progress, at: datetime) -> ProgressStatus:
 def checkpoint_of(report: Progress, stored: CheckpointStatus | None) -> CheckpointStatus | None:
     """The last complete checkpoint. A path that is too long to store is left out rather than cut to another folder's name."""
     new = report.checkpoint
-    if new is None or len(new.path) > PATH_MAX:
+    committed = moment_of(new.committed_at) if new is not None else None
+    if new is None or committed is None or len(new.path) > PATH_MAX:
         return stored
     best = best_of(report) or (stored.best if stored is not None else None)
-    return CheckpointStatus(step=min(new.step, LARGEST), path=clean(new.path), committed_at=cut(new.committed_at, 64), best=best)
+    return CheckpointStatus(step=new.step, path=clean(new.path), committed_at=stamp(committed), best=best)
 
 
 def best_of(report: Progress) -> BestCheckpoint | None:
     value = number(report.best.value) if report.best is not None else None
     if report.best is None or value is None:
         return None
-    return BestCheckpoint(step=min(report.best.step, LARGEST), metric=cut(report.best.metric, SHORT_MAX), value=value)
+    return BestCheckpoint(step=report.best.step, metric=cut(report.best.metric, SHORT_MAX), value=value)
 
 
 def model_of(report: Progress, stored: ModelStatus | None) -> ModelStatus | None:
@@ -74,7 +74,7 @@ def model_of(report: Progress, stored: ModelStatus | None) -> ModelStatus | None
     new = report.model
     if new is None or len(new.path) > PATH_MAX:
         return stored
-    return ModelStatus(step=min(new.step, LARGEST), path=clean(new.path))
+    return ModelStatus(step=new.step, path=clean(new.path))
 
 
 def finished(progress: ProgressStatus | None) -> ProgressStatus | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from datetime import UTC, datetime
+
+from rlhf_api.masking import heard
 
 SHORT_MAX = 253
 EVIDENCE_MAX = 512
@@ -12,7 +13,6 @@ FAILURE_MAX = 2048
 EVENT_MAX = 1024
 YEARS = range(2000, 2200)
 LONGEST_SECONDS = 1e10
-TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def stamp(moment: datetime) -> str:
@@ -44,8 +44,8 @@ def doubled(first: float, times: int, most: float) -> float:
 
 
 def clean(text: str) -> str:
-    """Without what cannot be encoded in UTF-8 or stored in JSON, and without the colours of a terminal."""
-    return TERMINAL_CODES.sub("", text.encode("utf-8", "replace").decode().replace("\x00", ""))
+    """Without secrets, and without what cannot be encoded or should not reach a terminal: the last gate before a status or an Event."""
+    return heard(text)
 
 
 def cut(text: str, limit: int) -> str:

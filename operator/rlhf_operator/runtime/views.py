@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from rlhf_api.masking import heard
 from rlhf_operator import names
 from rlhf_operator.decide.observation import ContainerView, PodView, RayClusterView, VolumeClaimView
 
@@ -39,6 +40,11 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+def words(value: Any) -> str:
+    """A message for people, perhaps the end of a container's log: masked before anybody cuts it."""
+    return heard(text(value))
+
+
 def number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
@@ -59,7 +65,7 @@ def resource_version(body: Mapping[str, Any]) -> int:
 def conditions(body: Any) -> Mapping[str, tuple[str, str, str]]:
     """Type -> (status, reason, message)."""
     return {
-        text(each.get("type")): (text(each.get("status")), text(each.get("reason")), text(each.get("message")))
+        text(each.get("type")): (text(each.get("status")), text(each.get("reason")), words(each.get("message")))
         for each in items(body)
         if each.get("type")
     }
@@ -137,7 +143,7 @@ def pod_view(body: Mapping[str, Any], *, gone: bool) -> PodView:
         created_at=time(meta.get("creationTimestamp")) or EPOCH,
         node=text(spec.get("nodeName")),
         reason=text(status.get("reason")),
-        message=text(status.get("message")),
+        message=words(status.get("message")),
         deleting_since=_deletion(meta),
         disruption=disrupted[1] if disrupted[0] == "True" else "",
         unschedulable=scheduled[2] if scheduled[0] == "False" and scheduled[1] == "Unschedulable" else "",
@@ -163,10 +169,10 @@ def _container(body: Mapping[str, Any], *, init: bool) -> ContainerView:
         restart_count=number(body.get("restartCount")),
         ready=bool(body.get("ready")),
         waiting_reason=text(waiting.get("reason")),
-        waiting_message=text(waiting.get("message")),
+        waiting_message=words(waiting.get("message")),
         terminated_reason=text(terminated.get("reason")),
         terminated_exit_code=code if isinstance(code, int) else None,
-        terminated_message=text(terminated.get("message"))[-1024:],
+        terminated_message=words(terminated.get("message"))[-1024:],
         terminated_at=time(terminated.get("finishedAt")),
         init=init,
         state="terminated" if "terminated" in state else "waiting" if "waiting" in state else "running",

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.progress import BestEvaluation, CommittedCheckpoint, Failure, Progress, TrainedModel
+from rlhf_api.progress import STEPS_MAX, BestEvaluation, CommittedCheckpoint, Failure, Progress, TrainedModel
 from rlhf_api.status import RLHFJobStatus
 from rlhf_operator.decide.actions import EnsureCluster, EnsureConfig, Submit
 from rlhf_operator.decide.observation import (
@@ -131,14 +131,14 @@ CLUSTERS = st.builds(
 REPORTS = st.builds(
     Progress,
     stage=TEXTS.filter(lambda text: "\ud800" not in text),
-    step=st.integers(0, 2**70),
-    total_steps=st.integers(0, 2**70),
+    step=st.integers(0, STEPS_MAX),
+    total_steps=st.integers(0, STEPS_MAX),
     attempt=st.integers(1, 2),
     job_uid=st.sampled_from([UID, "another"]),
     metrics=st.dictionaries(st.sampled_from(["rollout/reward_mean", "rollout/kl", "x"]), st.none() | st.floats(-1e30, 1e30), max_size=3),
     checkpoint=st.none() | st.builds(CommittedCheckpoint, step=st.integers(0, 9), path=st.just("p" * 2000), committed_at=st.just("t" * 99)),
-    best=st.none() | st.builds(BestEvaluation, step=st.integers(0, 2**70), metric=st.just("m" * 999), value=st.floats()),
-    model=st.none() | st.builds(TrainedModel, step=st.integers(0, 2**70), path=st.sampled_from(["/c/final", "p" * 2000])),
+    best=st.none() | st.builds(BestEvaluation, step=st.integers(0, STEPS_MAX), metric=st.just("m" * 999), value=st.floats()),
+    model=st.none() | st.builds(TrainedModel, step=st.integers(0, STEPS_MAX), path=st.sampled_from(["/c/final", "p" * 2000])),
     heartbeat_age_seconds=st.floats(0, 1e9),
     eta=st.none() | st.floats(0, 1e12),
     failure=st.none() | st.builds(Failure, exit_code=st.just(3), stage=st.just("rollout"), message=st.just("m" * 9000)),

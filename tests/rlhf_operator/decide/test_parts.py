@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from rlhf_api.progress import Progress
+from rlhf_api.progress import STEPS_MAX, CommittedCheckpoint, Progress
 from rlhf_api.reasons import Reason
 from rlhf_api.spec.lifecycle import LifecycleSpec
 from rlhf_api.status import MAX_CHARGES, Charge, Counters, Evidence, Failure
 from rlhf_operator.decide import budgets, phase, texts
 from rlhf_operator.decide.classify import Judgement
-from rlhf_operator.decide.progress import number, status_of
+from rlhf_operator.decide.progress import checkpoint_of, number, status_of
 from rlhf_operator.decide.settings import DecideSettings
 from tests.rlhf_operator.decide.builders import NOW, SETTINGS, UID, ago, conditions
 
@@ -141,7 +142,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_rc65_ten_thousand_metrics_leave_three_numbers() -> None:
-    report = Progress(job_uid=UID, step=2**80, eta=1e300, stage="x" * 5000, metrics={f"reward/{index}": 1.0 for index in range(10_000)})
+    report = Progress(job_uid=UID, step=STEPS_MAX, eta=1e300, stage="x" * 5000, metrics={f"reward/{index}": 1.0 for index in range(10_000)})
     stored = status_of(report, NOW)
     assert len(stored.model_dump_json()) < 1000
 
@@ -154,6 +155,22 @@ def test_times_that_are_none_are_no_time(text: str | None) -> None:
 def test_times_survive_being_stored() -> None:
     assert texts.moment_of(texts.stamp(NOW)) == NOW
     assert texts.moment_of("2026-11-29T12:00:00") == NOW
+
+
+@pytest.mark.parametrize("cut", [texts.cut, texts.cut_start, texts.cut_middle])
+def test_rc13_no_way_into_a_status_shows_a_secret(cut: Callable[[str, int], str]) -> None:
+    said = "token hf_abcdefghijklmnopqrstuvwxyz0123456\u202e https://user:pass@host/x AKIAIOSFODNN7EXAMPLE"
+    assert cut(said, 253) == "token *** https://***@host/x ***"
+
+
+def test_a_checkpoint_without_a_time_is_none() -> None:
+    for committed_at in ("not a time", "2026-13-45", ""):
+        report = Progress(job_uid=UID, checkpoint=CommittedCheckpoint(step=3, path="/c", committed_at=committed_at))
+        assert checkpoint_of(report, None) is None
+    report = Progress(job_uid=UID, checkpoint=CommittedCheckpoint(step=3, path="/c", committed_at="2026-01-01"))
+    stored = checkpoint_of(report, None)
+    assert stored is not None
+    assert stored.committed_at == "2026-01-01T00:00:00.000Z", "the API server stores whole times only"
 
 
 def test_texts_are_cut_on_a_character_and_can_be_encoded() -> None:

@@ -169,3 +169,12 @@ def test_without_its_templates_a_body_says_the_same():
     assert "headGroupSpec" not in slim["spec"]
     assert "managedFields" not in slim["metadata"]
     assert cluster_record(slim) == cluster_record(cluster)
+
+
+def test_rc13_what_the_kubelet_quotes_of_a_log_is_masked_before_it_is_cut():
+    said = "x" * 995 + " hf_" + "a" * 30 + "\x1b[31m\u202e end"
+    state = {"terminated": {"reason": "Error", "exitCode": 1, "message": said}}
+    body = {"status": {"message": said, "containerStatuses": [{"name": "ray", "state": state}], "conditions": []}}
+    view = pod_view(body, gone=False)
+    assert view.message == "x" * 995 + " *** end"
+    assert view.containers[0].terminated_message == view.message
