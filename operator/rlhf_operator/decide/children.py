@@ -30,6 +30,9 @@ KINDS = {
     "EnsureCluster": "RayCluster",
 }
 
+NEEDS = frozenset({Reason.OBJECT_MISSING, Reason.VOLUME_MISSING, Reason.VOLUME_UNSUITABLE})
+"""What somebody else must bring about before anything is made."""
+
 
 def former_job_leaves(case: Case) -> bool:
     """Children of another UID are never adopted; the job waits until they are gone."""
@@ -45,7 +48,12 @@ def needs_are_met(case: Case) -> bool:
     if case.cluster is not None:
         return False
     trouble = _missing(case) or _unsuitable(case)
-    return wait_for(case, trouble) if trouble is not None else False
+    if trouble is not None:
+        return wait_for(case, trouble)
+    if case.condition_reason("ClusterReady") in NEEDS:
+        # What was missing is there: the pods get the whole time that pods may take, not what the search has left of it.
+        case.set(provisioning_since=None)
+    return False
 
 
 def _missing(case: Case) -> Trouble | None:
@@ -92,7 +100,6 @@ def cluster_is_replaced(case: Case) -> bool:
         case.after.append(DeleteCluster(cluster.uid))
     result = case.result("DeleteCluster")
     failed = f"; deleting it failed: {one_line(result.message)}" if result is not None and not result.ok else ""
-    case.wake_in(case.settings.recheck_seconds)
     return wait_for(case, Trouble(Reason.RECREATING, f"the old RayCluster {cluster.name} is going away{failed}"))
 
 
@@ -113,7 +120,6 @@ def children_exist(case: Case) -> bool:
     case.after.extend(wanted)
     if result is None and case.cluster is not None:
         return False
-    case.wake_in(case.settings.recheck_seconds)
     return wait_for(
         case, _answer(case, result) if result is not None else Trouble(Reason.PROVISIONING, f"{KINDS[kinds[0]]} is being created")
     )

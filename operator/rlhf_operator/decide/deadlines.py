@@ -10,8 +10,11 @@ from rlhf_operator.decide.texts import duration, stamp
 from rlhf_operator.decide.waiting import Trouble
 
 
-def wait_for(case: Case, trouble: Trouble, *, bounded: bool = True) -> bool:
-    """Say what keeps the pods from being ready; fails the job at the provisioning deadline if ``bounded``. Always True: decided."""
+def wait_for(case: Case, trouble: Trouble, *, bounded: bool = True, every: float | None = None) -> bool:
+    """Say what keeps the pods from being ready; fails the job at the provisioning deadline if ``bounded``. Always True: decided.
+
+    Looks again after ``every`` seconds, the settings' recheck_seconds by default: most of what is waited for sends no event.
+    """
     if case.terms is None:
         return True
     if case.status.provisioning_since is None:
@@ -22,4 +25,6 @@ def wait_for(case: Case, trouble: Trouble, *, bounded: bool = True) -> bool:
     if case.passed(case.status.provisioning_since, deadline) and bounded:
         add_failure(case, "Config", trouble.reason, trouble.message)
         fail(case, Reason.PROVISIONING_DEADLINE, f"not ready within {duration(deadline)} ({trouble.reason}): {trouble.message}")
+        return True
+    case.wake_in(every if every is not None else case.settings.recheck_seconds)
     return True

@@ -180,14 +180,12 @@ def cluster_is_resumed(case: Case) -> bool:
     if cluster is None:
         return False
     if cluster.deleting:
-        case.wake_in(case.settings.recheck_seconds)
         return wait_for(case, Trouble(Reason.PROVISIONING, f"the old RayCluster {cluster.name} is being deleted"))
     if not cluster.suspend:
         return False
     case.after.append(SuspendCluster(cluster.uid, False))
     result = case.result("SuspendCluster")
     failed = f"; failed {result.failures} times: {one_line(result.message)}" if result is not None and not result.ok else ""
-    case.wake_in(case.settings.recheck_seconds)
     return wait_for(case, Trouble(Reason.PROVISIONING, f"RayCluster {cluster.name} is being resumed{failed}"))
 
 

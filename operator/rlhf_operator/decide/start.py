@@ -31,8 +31,7 @@ def pods_are_ready(case: Case) -> bool:
         trouble = rejoining(case.seen, case.settings, case.now)
     if trouble is None:
         return False
-    case.wake_in(max(case.settings.init_wait_seconds / 4, case.settings.recheck_seconds))
-    return wait_for(case, trouble)
+    return wait_for(case, trouble, every=case.settings.init_wait_seconds / 4)
 
 
 def head_answers(case: Case) -> bool:
@@ -56,7 +55,6 @@ def head_answers(case: Case) -> bool:
         words = f"does not answer yet: {one_line(head.error) or 'no connection'}"
     else:
         words = "answers, but Ray's control store is not healthy yet" if not head.gcs_healthy else "answers, but not with a version yet"
-    case.wake_in(case.settings.recheck_seconds)
     message = f"all pods are ready; Ray's head at {case.head_address} {words}"
     # A head that this process has not asked yet says nothing about the deadline: it may have been ready for long.
     return wait_for(case, Trouble(Reason.WAITING_FOR_HEAD, message), bounded=head is not None)
@@ -74,7 +72,6 @@ def old_head_is_gone(case: Case) -> bool:
         return False
     if _lingers_too_long(case, old):
         return False
-    case.wake_in(case.settings.recheck_seconds)
     return wait_for(case, Trouble(Reason.PROVISIONING, f"the head pod {old.name} of attempt {case.status.attempt} is going away"))
 
 

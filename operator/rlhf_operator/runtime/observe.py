@@ -27,11 +27,13 @@ T = TypeVar("T")
 
 SETTLED_SECONDS = 300.0
 """A child that was there is believed to be there for so long; a lost one is found at the next resync."""
+CHILD_SECONDS = 30.0
+"""While pods are awaited their small children are looked at this often: a pod that starts without one of them never gets ready."""
 UNSETTLED_SECONDS = 5.0
 """What is awaited is read at most this often."""
+ABSENT_SECONDS = 1.0
+"""What somebody must create is read at every look, but for looks that follow each other at once: one look may be the last."""
 WARNING_SECONDS = 10.0
-TOKEN_SECONDS = 30.0
-"""While pods are awaited the Secret is created again this often: an earlier job's of the same name may just have been collected."""
 WARNINGS = 32
 """Objects of one job whose last warning is remembered."""
 STUCK_PODS = 4
@@ -77,23 +79,26 @@ class Observer:
         pods = self._store.pods(key, job.uid)
         cluster = record.for_job(job.uid, "") if record is not None else None
         settled = cluster is not None and ready(cluster, job.worker_pods)
+        # A cluster that its queue or its user suspends awaits no pods.
+        period = SETTLED_SECONDS if settled or (cluster is not None and cluster.suspend) else CHILD_SECONDS
         if job.spec is None or job.status.phase in FINISHED:
             if cluster is not None:
-                await self._budget(key, job, memory, unread)
+                await self._budget(key, job, memory, unread, SETTLED_SECONDS)
             return self._assemble(job, memory, cluster, pods, unread)
         spec = job.spec
-        await self._config(key, spec, memory, unread)
-        await self._policy(key, spec, memory, unread)
-        await self._budget(key, job, memory, unread)
-        await self._claim(key, spec, memory, unread, settled)
-        await self._references(key, spec, memory, unread, settled)
+        await self._config(key, spec, memory, unread, period)
+        await self._policy(key, spec, memory, unread, period)
+        await self._budget(key, job, memory, unread, period)
+        await self._claim(key, spec, memory, unread, period)
+        await self._references(key, spec, memory, unread, period)
         if memory.config is not None and memory.config.value is not None:
             job = _with_edits(job, memory, memory.config.value)
         if cluster is not None and cluster.owned and not settled:
             cluster = record.for_job(job.uid, await self._warning(key, cluster.uid, memory, unread, "cluster")) if record else None
             pods = await self._pod_warnings(key, pods, memory, unread)
         await self._queue(key, cluster, memory, unread)
-        if memory.token is not None and not settled and self._clock() - memory.token.at >= TOKEN_SECONDS:
+        if memory.token is not None and self._clock() - memory.token.at >= period:
+            # It may not be read: creating it again tells whether it is there.
             memory.token = None
         return self._assemble(job, memory, cluster, pods, unread)
 
@@ -124,8 +129,8 @@ class Observer:
         memory.parsed = (view.generation, view)
         return view
 
-    def _fresh(self, read: Read[Any] | None, *, settled: bool) -> bool:
-        return read is not None and self._clock() - read.at < (SETTLED_SECONDS if settled else UNSETTLED_SECONDS)
+    def _fresh(self, read: Read[Any] | None, seconds: float) -> bool:
+        return read is not None and self._clock() - read.at < seconds
 
     async def _reading(self, part: Unread, unread: list[Unread], read: Awaitable[T], before: Read[T] | None) -> Read[T] | None:
         try:
@@ -134,8 +139,9 @@ class Observer:
             unread.append(part)
             return before
 
-    async def _config(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread]) -> None:
-        if self._fresh(memory.config, settled=memory.config is not None and memory.config.value is not None):
+    async def _config(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread], period: float) -> None:
+        there = memory.config is not None and memory.config.value is not None
+        if self._fresh(memory.config, period if there else UNSETTLED_SECONDS):
             return
 
         async def read() -> str | None:
@@ -146,10 +152,10 @@ class Observer:
 
         memory.config = await self._reading("config", unread, read(), memory.config)
 
-    async def _policy(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread]) -> None:
+    async def _policy(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread], period: float) -> None:
         if not job.spec.cluster.network.isolate:
             return
-        if self._fresh(memory.policy, settled=memory.policy is not None and memory.policy.value):
+        if self._fresh(memory.policy, period if memory.policy is not None and memory.policy.value else UNSETTLED_SECONDS):
             return
 
         async def read() -> bool:
@@ -158,12 +164,12 @@ class Observer:
 
         memory.policy = await self._reading("network_policy", unread, read(), memory.policy)
 
-    async def _budget(self, key: JobKey, job: JobView, memory: JobMemory, unread: list[Unread]) -> None:
+    async def _budget(self, key: JobKey, job: JobView, memory: JobMemory, unread: list[Unread], period: float) -> None:
         """Of a finished job as well, until it is gone: it would hold up the drain of a head that stays for its logs."""
         if not self._settings.head_disruption_budget:
             return
         there = memory.budget is not None and memory.budget.value != ""
-        if self._fresh(memory.budget, settled=there or job.status.phase in FINISHED):
+        if self._fresh(memory.budget, period if there or job.status.phase in FINISHED else UNSETTLED_SECONDS):
             return
 
         async def read() -> str:
@@ -177,9 +183,12 @@ class Observer:
             return None
         return memory.budget.value if memory.budget is not None else ""
 
-    async def _claim(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread], settled: bool) -> None:
-        bound = memory.claim is not None and memory.claim.value is not None and memory.claim.value.phase == "Bound"
-        if self._fresh(memory.claim, settled=bound or settled) or job.spec.checkpoint.volume is None:
+    async def _claim(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread], period: float) -> None:
+        known = memory.claim.value if memory.claim is not None else None
+        seconds = period
+        if period != SETTLED_SECONDS and (known is None or known.phase != "Bound"):
+            seconds = ABSENT_SECONDS if known is None else UNSETTLED_SECONDS
+        if self._fresh(memory.claim, seconds) or job.spec.checkpoint.volume is None:
             return
 
         async def read() -> VolumeClaimView | None:
@@ -193,7 +202,7 @@ class Observer:
 
         memory.claim = await self._reading("claim", unread, read(), memory.claim)
 
-    async def _references(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread], settled: bool) -> None:
+    async def _references(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread], period: float) -> None:
         """Objects that the pods mount and somebody else makes. Secrets are not looked at: the operator has no right to."""
         cluster = job.spec.cluster
         wanted = {f"PersistentVolumeClaim {each.existing_claim}": (CLAIMS, each.existing_claim) for each in cluster.volumes}
@@ -205,7 +214,8 @@ class Observer:
 
         for label, (kind, name) in wanted.items():
             before = memory.references.get(label)
-            if self._fresh(before, settled=settled or (before is not None and before.value)):
+            believed = period == SETTLED_SECONDS or (before is not None and before.value)
+            if self._fresh(before, period if believed else ABSENT_SECONDS):
                 continue
             now = await self._reading("missing", unread, exists(kind, name), before)
             if now is not None:
@@ -245,7 +255,7 @@ class Observer:
         """Kueue's words on why the RayCluster waits. Those of a wait that is over say nothing of the next."""
         if cluster is None or not cluster.queue or not cluster.suspend:
             memory.queue_message = None
-        elif self._settings.kueue and not self._fresh(memory.queue_message, settled=False):
+        elif self._settings.kueue and not self._fresh(memory.queue_message, UNSETTLED_SECONDS):
             words = self._workloads.words(key.namespace, cluster.uid)
             memory.queue_message = await self._reading("queue", unread, words, memory.queue_message)
 

@@ -23,7 +23,8 @@ from rlhf_operator.decide.actions import (
     Submit,
     SuspendCluster,
 )
-from rlhf_operator.decide.observation import ActResult, Observation, PodView, RayClusterView
+from rlhf_operator.decide.observation import ActResult, Observation, PodView, RayClusterView, VolumeClaimView
+from rlhf_operator.decide.texts import stamp
 from tests.rlhf_operator.decide.builders import (
     CLUSTER_UID,
     NAME,
@@ -137,6 +138,33 @@ def test_rc35_a_checkpoint_claim_that_does_not_exist_is_named() -> None:
     assert decision.status.reason == "VolumeMissing"
     assert "PersistentVolumeClaim ckpt" in (decision.status.message or "")
     assert actions(decision) == []
+
+
+MISSING: dict[str, dict[str, Any]] = {
+    "a claim": {"claim": None},
+    "a claim of another kind of access": {"claim": VolumeClaimView("ckpt", "Bound", False, ("ReadOnlyMany",))},
+    "a ConfigMap": {"missing": ("ConfigMap files",)},
+}
+
+
+@pytest.mark.parametrize("missing", MISSING.values(), ids=MISSING.keys())
+def test_what_is_missing_is_looked_for_every_few_seconds(missing: dict[str, Any]) -> None:
+    """No event tells that somebody created it."""
+    decision = decided(nothing_yet(**missing))
+    assert decision.status.phase == "Provisioning"
+    assert decision.requeue_after_seconds == SETTINGS.recheck_seconds
+
+
+@pytest.mark.parametrize("missing", MISSING.values(), ids=MISSING.keys())
+def test_the_look_that_finds_what_was_missing_never_fails_by_the_deadline(missing: dict[str, Any]) -> None:
+    spec = job_spec(provisioningDeadlineSeconds=60)
+    waits = decided(nothing_yet(spec=spec, **missing))
+    found = decided(nothing_yet(waits.status, spec=spec), seconds=65)
+    assert found.status.phase == "Provisioning"
+    assert "EnsureCluster" in names(found)
+    assert found.status.provisioning_since == stamp(later(65)), "the pods get their whole time"
+    never = decided(nothing_yet(waits.status, spec=spec, **missing), seconds=65)
+    assert never.status.reason == "ProvisioningDeadlineExceeded"
 
 
 def test_rc32_a_quota_on_objects_can_go_away() -> None:
