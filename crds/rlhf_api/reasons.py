@@ -38,6 +38,7 @@ class Reason(StrEnum):
     VOLUME_MOUNT = "VolumeMount"
     OBJECT_MISSING = "ObjectMissing"
     WAITING_FOR_HEAD = "WaitingForHead"
+    TOKEN_REFUSED = "TokenRefused"
     CRASH_LOOP = "CrashLoop"
     INVALID_RAY_CLUSTER = "InvalidRayCluster"
     FORMER_JOB = "FormerJob"
@@ -46,6 +47,7 @@ class Reason(StrEnum):
     SUBMITTED = "Submitted"
     TRAINING = "Training"
     HEAD_UNREACHABLE = "HeadUnreachable"
+    PROGRESS_UNREADABLE = "ProgressUnreadable"
     RESTARTING = "Restarting"
     RECREATING = "Recreating"
     NOT_RUNNING = "NotRunning"
@@ -170,6 +172,11 @@ FACTS: Mapping[Reason, Fact] = {
         "Ray's head does not answer yet; worker pods or the submission wait for it.",
         "If it lasts, look at the head pod: `kubectl describe pod -l rlhf.dev/job=NAME,ray.io/node-type=head`.",
     ),
+    Reason.TOKEN_REFUSED: _fault(
+        "Ray's head refuses the job's token (401, 403).",
+        "The Secret NAME-ray-token is mostly from another job, made by hand, or older than the operator's key; the operator may not read it. "
+        "`kubectl delete secret/NAME-ray-token raycluster/NAME`: the operator makes both anew.",
+    ),
     Reason.CRASH_LOOP: _fault(
         "A container ends again and again before Ray is up.",
         "`kubectl logs --previous` of the pod in the message; often the image has no Ray, or another version than `cluster.rayVersion`.",
@@ -194,6 +201,14 @@ FACTS: Mapping[Reason, Fact] = {
         "running",
         "The operator cannot reach the head's service; training goes on meanwhile.",
         "Check NetworkPolicies between the operator's namespace and the job's.",
+        warning=True,
+    ),
+    Reason.PROGRESS_UNREADABLE: Fact(
+        "running",
+        "The trainer runs, but its `/progress` (port 8290) can't be read; the message says why. Step and checkpoint stand still meanwhile, "
+        "and it counts as stalled only if its log does not grow for `lifecycle.progressDeadlineSeconds` either.",
+        "401: another token, see `TokenRefused`. No answer: a NetworkPolicy that lets only port 8265 through. Else something other than the "
+        "trainer listens there, or a trainer of another version.",
         warning=True,
     ),
     Reason.RESTARTING: Fact("running", "A new attempt will start from the last checkpoint on the same cluster; the message says when."),

@@ -78,11 +78,13 @@ def test_characters_that_a_terminal_obeys_or_nobody_sees_are_left_out(text: str,
 
 
 def test_rc13_json_stays_json() -> None:
-    text = json.dumps({"message": "password=abcdefgh\"quoted\" https://u:p@h Bearer abc123456789012\n", "step": 3})
+    text = json.dumps({"message": 'password=abcdefgh"quoted" https://u:p@h Bearer abc123456789012\n', "step": 3})
     assert json.loads(heard(text)) == {"message": 'password=***"quoted" https://***@h Bearer ***\n', "step": 3}
 
 
-@pytest.mark.parametrize("piece", ["://a:", "hf_", "eyJ-", "sk-a-", "key=", "Bearer 1", "-----BEGIN PRIVATE KEY-----", "\x1b]", "?sig=", "xoxb-"])
+@pytest.mark.parametrize(
+    "piece", ["://a:", "hf_", "eyJ-", "sk-a-", "key=", "Bearer 1", "-----BEGIN PRIVATE KEY-----", "\x1b]", "?sig=", "xoxb-"]
+)
 def test_no_text_makes_masking_slow(piece: str) -> None:
     text = piece * (65_536 // len(piece))
     began = time.process_time()

@@ -12,7 +12,7 @@ from rlhf_operator.decide.actions import StopSubmission, Submit
 from rlhf_operator.decide.case import TERMINAL, Case
 from rlhf_operator.decide.children import restore
 from rlhf_operator.decide.classify import Lost, without_pods
-from rlhf_operator.decide.observation import RayClusterView, SubmissionView
+from rlhf_operator.decide.observation import HeadView, ProgressFault, RayClusterView, SubmissionView
 from rlhf_operator.decide.outcome import clues_of, judge, replace_cluster
 from rlhf_operator.decide.texts import clean, duration, last_lines, moment_of, one_line, stamp
 from rlhf_operator.decide.waiting import why_not_ready
@@ -186,7 +186,8 @@ def _confirm(case: Case, run: RunStatus, view: SubmissionView | None) -> bool:
         case.set_run(confirmed_at=stamp(result.at))
         return True
     if result is not None and result.permanent:
-        _refuse(case, run, f"HTTP {result.code}: {one_line(result.message)}", refused=True)
+        refused = case.token_trouble(str(result.code))
+        _refuse(case, run, f"HTTP {result.code}: {one_line(result.message)}" + (f"; {refused}" if refused else ""), refused=True)
         return False
     failed = f": {one_line(result.message)}" if result is not None else ""
     if case.passed(run.submitted_at, case.settings.submit_seconds):
@@ -233,13 +234,34 @@ def _say_how_it_runs(case: Case, view: SubmissionView | None) -> None:
     started = case.run is not None and case.run.running_since is not None
     if not started:
         case.condition("Running", "False", Reason.SUBMITTED, f"attempt {case.status.attempt}: Ray starts the trainer")
+    elif head is not None and head.reachable and head.progress_fault is not None and _unread_is_shown(case, head.progress_fault):
+        refused = case.token_trouble(head.progress_fault.message)
+        message = f"attempt {case.status.attempt} runs, but {_unread(head.progress_fault)}" + (f"; {refused}" if refused else "")
+        case.condition("Running", "True", Reason.PROGRESS_UNREADABLE, message)
     elif head is None or head.reachable:
         case.condition("Running", "True", Reason.TRAINING, f"attempt {case.status.attempt} is training")
     elif _silent_for(case, case.settings.silence_shown_seconds):
         since = stamp(head.unreachable_since or head.at)
-        error = one_line(clean(head.error)) or "no answer"
+        refused = case.token_trouble(head.error)
+        error = (one_line(clean(head.error)) or "no answer") + (f" ({refused})" if refused else "")
         message = f"the head at {case.head_address} has not answered since {since}: {error}; training may well go on"
         case.condition("Running", "Unknown", Reason.HEAD_UNREACHABLE, message)
+
+
+def _unread_is_shown(case: Case, fault: ProgressFault) -> bool:
+    """Not for a moment in which an attempt follows another, or before the trainer has opened its port, or while it ends."""
+    if case.condition_reason("Running") == Reason.PROGRESS_UNREADABLE:
+        return True
+    seconds = case.settings.unread_shown_seconds
+    if not fault.answered:
+        told = case.run is not None and case.run.last_step is not None
+        seconds = case.settings.silence_shown_seconds if told else case.settings.unread_starting_seconds
+    return case.passed(stamp(fault.since), seconds)
+
+
+def _unread(fault: ProgressFault) -> str:
+    log = "its log grows" if fault.log_grew_at is not None else "its log has not grown since"
+    return f"/progress of the trainer can't be read: {one_line(clean(fault.message))}; {log}"
 
 
 def _silent_for(case: Case, seconds: float) -> bool:
@@ -251,7 +273,8 @@ def _silent_for(case: Case, seconds: float) -> bool:
 
 
 def _stalled(case: Case) -> None:
-    """No step for too long. A trainer that nobody could ask is judged by how long this process has not reached it."""
+    """No step for too long. A trainer that nobody could ask is judged by how long this process has not reached it, and one whose report
+    can't be read by its log: a training that goes on is not stopped for a port that is shut."""
     run, head = case.run, case.fresh_head
     if run is None or case.terms is None or run.stop_requested_at is not None:
         return
@@ -262,8 +285,20 @@ def _stalled(case: Case) -> None:
     if head is None or (not head.reachable and not _silent_for(case, deadline)):
         case.wake_in(case.settings.fresh_seconds)
         return
+    if head.reachable and head.progress_fault is not None and _log_grows(case, head, head.progress_fault, deadline):
+        return
     request_stop(case, run, "Stalled")
     case.condition("Running", "False", Reason.RESTARTING, f"{_stop_message(case)}; the trainer is asked to stop")
+
+
+def _log_grows(case: Case, head: HeadView, fault: ProgressFault, deadline: float) -> bool:
+    """Whether a trainer that can't be asked still prints: each step is a line. Of one that never could be, this process knows nothing before
+    its own first look."""
+    if fault.log_read_at is None:
+        case.wake_in(case.settings.recheck_seconds)
+        return True
+    sign = fault.log_grew_at or (fault.since if head.progress is None else None)
+    return sign is not None and not case.passed(stamp(sign), deadline)
 
 
 def _stop_message(case: Case) -> str:
@@ -281,11 +316,11 @@ def _stop_message(case: Case) -> str:
     seconds = duration(case.terms.lifecycle.progress_deadline_seconds) if case.terms is not None else "too long"
     if head is None or not head.reachable:
         return f"no step for {seconds}, and the head at {case.head_address} does not answer"
-    report = head.progress
+    report, unread = head.progress, f"; {_unread(head.progress_fault)}" if head.progress_fault is not None else ""
     if report is None or report.attempt != case.status.attempt:
-        return f"no step for {seconds}; the trainer reports nothing"
+        return f"no step for {seconds}{unread or '; the trainer reports nothing'}"
     beat = duration(report.heartbeat_age_seconds)
-    return f"no step for {seconds}: stage {last_lines(clean(report.stage), 1)} after step {report.step}, last heartbeat {beat} ago"
+    return f"no step for {seconds}: stage {last_lines(clean(report.stage), 1)} after step {report.step}, last heartbeat {beat} ago{unread}"
 
 
 def _cluster_condition(case: Case) -> None:

@@ -102,6 +102,17 @@ class Case:
         service = cluster.head_service if cluster is not None and cluster.head_service else names.head_service(self.seen.job.name)
         return f"http://{service}.{self.seen.job.namespace}.svc.{self.settings.cluster_domain}:{names.DASHBOARD_PORT}"
 
+    def token_trouble(self, error: str) -> str:
+        """What to do about a head that refuses the job's token; empty where ``error`` is another one. Nobody may read whose Secret it is."""
+        if not error.lstrip().startswith(("401", "403")):
+            return ""
+        job = self.seen.job
+        return (
+            f"the head does not take this job's token: Secret {names.token_secret(job.name)} may be another's, made by hand, or older than the "
+            f"operator's key; `kubectl -n {job.namespace} delete secret/{names.token_secret(job.name)} "
+            f"raycluster/{names.ray_cluster(job.name)}` has both made anew"
+        )
+
     # What is decided.
 
     def set(self, **fields: Any) -> None:

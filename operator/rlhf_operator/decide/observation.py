@@ -114,6 +114,9 @@ class RayClusterView:
     """Last Warning event of the RayCluster, ``reason: message``."""
     resumed_at: datetime | None = None
     """When KubeRay last ended a suspension, by its clock."""
+    marked: bool = True
+    """Carries the operator's labels and the job's ownerReference. Without the labels no watch shows it; without the other it outlives
+    its job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,24 @@ class HeadView:
     progress: Progress | None = None
     """The last answer of ``/progress`` that belongs to this job and attempt, kept when later polls fail."""
     progress_at: datetime | None = None
+    progress_fault: ProgressFault | None = None
+    """Why the driver that runs can't be read now; kept as it was when the driver ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressFault:
+    """``/progress`` of a driver that Ray calls running gives no report of this job and attempt. Its log then tells whether it works."""
+
+    message: str
+    since: datetime
+    """When the first of the looks began that all failed."""
+    answered: bool
+    """Something answered, but not with a report; False = nothing listens there, as before the trainer has opened its port."""
+    log_end: str = ""
+    """Digest of the log's end; empty = not read yet."""
+    log_read_at: datetime | None = None
+    log_grew_at: datetime | None = None
+    """When the log's end was last seen to be another than before; None = not since ``since``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,12 @@ class DecideSettings:
     silence_shown_seconds: float = 60.0
     """Before a head that does not answer is called unreachable: a poll or two may fail."""
 
+    unread_shown_seconds: float = 15.0
+    """Before a trainer whose ``/progress`` answers with something else is called unreadable: an old driver may still hold the port."""
+
+    unread_starting_seconds: float = 120.0
+    """The same where nothing answers and nothing ever has: a trainer loads its libraries before it opens its port."""
+
     worker_loss_seconds: float = 60.0
     """The trainer notices a dead actor and exits with 75; after this it is stopped."""
 

@@ -56,8 +56,10 @@ def head_answers(case: Case) -> bool:
     else:
         words = "answers, but Ray's control store is not healthy yet" if not head.gcs_healthy else "answers, but not with a version yet"
     message = f"all pods are ready; Ray's head at {case.head_address} {words}"
+    refused = case.token_trouble(head.error) if head is not None and not head.reachable else ""
+    trouble = Trouble(Reason.TOKEN_REFUSED, f"{message}; {refused}") if refused else Trouble(Reason.WAITING_FOR_HEAD, message)
     # A head that this process has not asked yet says nothing about the deadline: it may have been ready for long.
-    return wait_for(case, Trouble(Reason.WAITING_FOR_HEAD, message), bounded=head is not None)
+    return wait_for(case, trouble, bounded=head is not None)
 
 
 def old_head_is_gone(case: Case) -> bool:

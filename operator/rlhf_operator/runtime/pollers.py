@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from rlhf_api.progress import Progress
 from rlhf_operator.clients.jobs import Fault, Health
 from rlhf_operator.clients.progress import last_word
 from rlhf_operator.decide.actions import Watch
-from rlhf_operator.decide.observation import HeadView, SubmissionView
+from rlhf_operator.decide.observation import HeadView, ProgressFault, SubmissionView
 from rlhf_operator.runtime.keys import JobKey
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,11 @@ STARTING_SECONDS = 2.0
 RUNNING_SECONDS = 10.0
 ENDED_SECONDS = 30.0
 UNREACHABLE_MAX_SECONDS = 30.0
+LOG_SECONDS = 15.0
+"""Between looks at the log of a driver whose /progress can't be read: Ray sends the whole of it."""
+WORDS = 60
+PATIENT_SECONDS = 60.0
+"""A driver that could not be read for so long is asked no more often than one that trains."""
 ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 
 
@@ -99,8 +105,27 @@ async def _details(head: Head, target: Target, view: HeadView, before: Submissio
     if submission.status in ("RUNNING", *ENDED):
         progress = await head.progress(target.job_uid, target.watch.attempt)
         if isinstance(progress, Progress):
-            return replace(view, progress=progress, progress_at=now())
+            return replace(view, progress=progress, progress_at=now(), progress_fault=None)
+        if submission.status == "RUNNING":
+            return replace(view, progress_fault=await _unread(head, submission.submission_id, progress, view))
     return view
+
+
+async def _unread(head: Head, submission_id: str, fault: Fault, view: HeadView) -> ProgressFault:
+    """``view``: as it was, but dated by this look."""
+    old, at = view.progress_fault, view.at
+    new = ProgressFault(fault.message, at, fault.status > 0)
+    if old is None:
+        return new
+    new = replace(old, message=new.message, answered=new.answered)
+    if old.log_read_at is not None and (at - old.log_read_at).total_seconds() < LOG_SECONDS:
+        return new
+    tail = await head.log_tail(submission_id)
+    if not tail:
+        return replace(new, log_read_at=at)
+    end = hashlib.sha256(tail.encode("utf-8", "replace")).hexdigest()
+    grew = old.log_end not in ("", end)
+    return replace(new, log_end=end, log_read_at=at, log_grew_at=at if grew else old.log_grew_at)
 
 
 def interval(view: HeadView, unreachable_looks: int, running_seconds: float = RUNNING_SECONDS) -> float:
@@ -113,8 +138,10 @@ def interval(view: HeadView, unreachable_looks: int, running_seconds: float = RU
     if submission is None and view.gcs_healthy and view.version:
         # All is known that a POST waits for. Hundreds of jobs that start together wait for their turn, not for their heads.
         return running_seconds
+    fault = view.progress_fault
     stepping = view.progress is not None and view.progress.step > 0
-    return running_seconds if submission is not None and submission.status == "RUNNING" and stepping else STARTING_SECONDS
+    patient = fault is not None and (view.at - fault.since).total_seconds() >= PATIENT_SECONDS
+    return running_seconds if submission is not None and submission.status == "RUNNING" and (stepping or patient) else STARTING_SECONDS
 
 
 def differs(before: HeadView | None, after: HeadView) -> bool:
@@ -127,7 +154,12 @@ def differs(before: HeadView | None, after: HeadView) -> bool:
         told = None
         if progress is not None:
             told = (progress.step, progress.total_steps, progress.stage, progress.checkpoint, progress.model, progress.failure)
-        return view.reachable, view.gcs_healthy, view.version, view.submission, told
+        fault = view.progress_fault
+        # An answer may hold a time or a number that is another one each time; how it begins tells what it is.
+        unread = None
+        if fault is not None:
+            unread = (fault.message[:WORDS], fault.answered, fault.log_read_at is None, fault.log_grew_at is None)
+        return view.reachable, view.gcs_healthy, view.version, view.submission, told, unread
 
     return facts(before) != facts(after)
 
@@ -166,7 +198,7 @@ class Pollers:
         if old is not None and (old.job_uid, old.watch.head_service) == (job_uid, watch.head_service):
             view = self._views.get(key)
             if view is not None:
-                self._views[key] = replace(view, submission=None, progress=None, progress_at=None)
+                self._views[key] = replace(view, submission=None, progress=None, progress_at=None, progress_fault=None)
         else:
             self._views.pop(key, None)
         self.nudge(key)

@@ -177,8 +177,8 @@ def test_the_end_of_a_cut_log_is_whole_lines_of_it(text, cut):
 
 
 def test_rc13_what_ray_and_the_log_say_is_masked_and_plain():
-    said = "\x1b[31mRuntimeError:\x07 \u202etoken hf_abcdefghijklmnopqrstuvwxyz0123456 https://user:p@ss@host/x AKIAIOSFODNN7EXAMPLE\r\nend\x00"
-    shown = "RuntimeError: token *** https://***@host/x ***\nend"
+    said = "\x1b[31mError:\x07 \u202etoken hf_abcdefghijklmnopqrstuvwxyz https://user:p@ss@host/x AKIAIOSFODNN7EXAMPLE\r\nend\x00"
+    shown = "Error: token *** https://***@host/x ***\nend"
     seen = parse_submission("a", body({**FAILED, "message": said, "error_type": said}))
     assert isinstance(seen, SubmissionView)
     assert (seen.message, seen.error_type) == (shown, shown)

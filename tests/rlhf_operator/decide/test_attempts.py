@@ -276,6 +276,14 @@ def test_rc20_a_head_that_this_process_could_not_ask_for_long_enough_is_not_stal
     assert actions(decided(observe(status, head=silent(3700)))) == [StopSubmission(A1)]
 
 
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_submission_that_the_heads_token_refuses_names_the_secret(code: int) -> None:
+    status = running_status(run=UNCONFIRMED)
+    result = submit_result(False, code=code, message="Forbidden: Invalid authentication token", permanent=True)
+    decision = decided(observe(status, head=head_view(), results=(result,)))
+    assert "kubectl -n research delete secret/gsm8k-ray-token raycluster/gsm8k" in decision.status.failures[-1].message
+
+
 # Loss of a worker.
 
 LOST_WORKERS: dict[str, tuple[PodView, ...]] = {

@@ -197,6 +197,12 @@ CASES = (
         "WaitingForHead",
         ("control store",),
     ),
+    Case(
+        "a head that does not take the token names the Secret",
+        {"cluster": ray_cluster(), "head": head_view(reachable=False, error="401 Unauthorized: no valid token")},
+        "TokenRefused",
+        ("401 Unauthorized: no valid token", "kubectl -n research delete secret/gsm8k-ray-token raycluster/gsm8k"),
+    ),
     Case("RC-37: no version yet", {"cluster": ray_cluster(), "head": head_view(version="")}, "WaitingForHead", ("version",)),
 )
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from rlhf_api.progress import LAST_WORD, CommittedCheckpoint, Progress, TrainedModel
 from rlhf_operator.clients.jobs import Fault, Health
 from rlhf_operator.decide.actions import Watch
-from rlhf_operator.decide.observation import HeadView, SubmissionView
+from rlhf_operator.decide.observation import HeadView, ProgressFault, SubmissionView
 from rlhf_operator.runtime.keys import JobKey
 from rlhf_operator.runtime.pollers import Pollers, Target, differs, interval, look
 
@@ -35,6 +37,7 @@ class Head:
         self.asked: list[str] = []
         self.takes = 0.0
         self.log = "the end"
+        self.fault: Fault | None = None
 
     async def health(self) -> Health:
         self.asked.append("health")
@@ -53,6 +56,8 @@ class Head:
 
     async def progress(self, job_uid: str, attempt: int) -> Progress | Fault:
         self.asked.append("progress")
+        if self.fault is not None:
+            return self.fault
         return Progress(job_uid=job_uid, attempt=attempt, step=self.step, heartbeat_age_seconds=asyncio.get_running_loop().time())
 
 
@@ -62,6 +67,11 @@ def watch(submission_id: str | None = "job-a1", attempt: int = 1, service: str =
 
 async def after(head: Head, before: HeadView | None = None, target: Watch | None = None) -> HeadView:
     return await look(head, Target("uid", target or watch()), before, wall)
+
+
+def unread(at: datetime = START, **changes: Any) -> HeadView:
+    fault = replace(ProgressFault("401 unauthorized", START, True), **changes)
+    return HeadView(at=at, reachable=True, submission=SubmissionView("a", True, status="RUNNING"), progress_fault=fault)
 
 
 def test_rc37_before_the_first_post_both_health_answers_are_asked_for(fake_time):
@@ -156,6 +166,70 @@ def test_the_log_is_read_once(fake_time):
     fake_time(main())
 
 
+def test_a_report_that_cannot_be_read_is_told_and_the_log_watched(fake_time):
+    async def main():
+        head = Head()
+        head.step = 7
+        known = await after(head)
+        assert known.progress_fault is None
+        head.fault, head.log = Fault("401 unauthorized", 401), "step 7\n"
+        first = await after(head, known)
+        assert first.progress == known.progress
+        assert first.progress_fault == ProgressFault("401 unauthorized", START, True)
+        await asyncio.sleep(2)
+        second = await after(head, first)
+        fault = second.progress_fault
+        assert fault is not None
+        assert (fault.since, fault.log_read_at, fault.log_grew_at) == (START, START + timedelta(seconds=2), None)
+        await asyncio.sleep(2)
+        head.fault, head.log = Fault("refused"), "step 7\nstep 8\n"
+        third = await after(head, second)
+        assert third.progress_fault == replace(fault, message="refused", answered=False), "the whole log is not read at each look"
+        await asyncio.sleep(14)
+        grown = await after(head, third)
+        assert grown.progress_fault is not None
+        assert grown.progress_fault.log_grew_at == START + timedelta(seconds=18)
+        await asyncio.sleep(20)
+        still = await after(head, grown)
+        assert still.progress_fault is not None
+        assert still.progress_fault.log_grew_at == START + timedelta(seconds=18)
+        head.fault = None
+        assert (await after(head, still)).progress_fault is None
+
+    fake_time(main())
+
+
+def test_a_log_that_cannot_be_read_has_not_grown(fake_time):
+    async def main():
+        head = Head()
+        head.fault, head.log = Fault("no"), ""
+        view = await after(head, await after(head))
+        assert view.progress_fault is not None
+        assert view.progress_fault.log_read_at is not None
+        await asyncio.sleep(20)
+        head.log = "there it is"
+        view = await after(head, view)
+        assert view.progress_fault is not None
+        assert view.progress_fault.log_grew_at is None
+
+    fake_time(main())
+
+
+def test_why_a_driver_could_not_be_read_stays_when_it_ends(fake_time):
+    async def main():
+        head = Head()
+        head.fault = Fault("401 unauthorized", 401)
+        running = await after(head)
+        head.status, head.fault = "STOPPED", Fault("connection refused")
+        final = Progress(job_uid="uid", attempt=1, step=5)
+        head.log = f"{LAST_WORD}{final.model_dump_json(by_alias=True)}\n"
+        ended = await after(head, running)
+        assert ended.progress == final
+        assert ended.progress_fault == running.progress_fault
+
+    fake_time(main())
+
+
 @pytest.mark.parametrize(
     ("view", "looks", "seconds"),
     [
@@ -177,6 +251,8 @@ def test_the_log_is_read_once(fake_time):
             10,
         ),
         (HeadView(at=START, reachable=True, submission=SubmissionView("a", True, status="FAILED")), 0, 30),
+        (unread(at=START + timedelta(seconds=59)), 0, 2),
+        (unread(at=START + timedelta(seconds=60)), 0, 10),
     ],
 )
 def test_interval(view, looks, seconds):
@@ -195,6 +271,21 @@ def test_only_what_a_decision_reads_counts_as_a_change():
     assert differs(old, HeadView(at=START, reachable=False, progress=old.progress))
     exported = Progress(job_uid="u", step=3, model=TrainedModel(step=3, path="/c/final"))
     assert differs(old, HeadView(at=START, reachable=True, progress=exported))
+
+
+@pytest.mark.parametrize(
+    ("changes", "differ"),
+    [
+        ({}, False),
+        ({"message": "200 <html>"}, True),
+        ({"log_read_at": START}, True),
+        ({"log_grew_at": START}, True),
+        ({"answered": False}, True),
+    ],
+)
+def test_what_is_known_of_an_unreadable_report_counts_as_a_change(changes, differ):
+    assert differs(unread(), unread(**changes)) == differ
+    assert differs(unread(message="x" * 60 + "12:00:01"), unread(message="x" * 60 + "12:00:02")) is False
 
 
 def pollers(heads: Callable[[JobKey], Head], told: list[JobKey], concurrency: int = 32) -> Pollers:
