@@ -14,6 +14,7 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "rlhf-operator"
 QUEUE_LABEL = owned.QUEUE_LABEL
 NODE_TYPE_LABEL = "ray.io/node-type"
+CLUSTER_LABEL = "ray.io/cluster"
 HEAD_NODE = "head"
 """KubeRay puts them on each pod."""
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"

@@ -48,6 +48,13 @@ class EnsureCluster:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkCluster:
+    """Labels and ownerReference of the job's own RayCluster, which somebody took off; guarded by its UID."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class SuspendCluster:
     """Patch ``spec.suspend`` of the RayCluster, guarded by its UID."""
 
@@ -97,6 +104,7 @@ Action = (
     | EnsureDisruptionBudget
     | DeleteDisruptionBudget
     | EnsureCluster
+    | MarkCluster
     | SuspendCluster
     | ReleaseWorkers
     | DeleteCluster

@@ -292,8 +292,8 @@ def _stalled(case: Case) -> None:
 
 
 def _log_grows(case: Case, head: HeadView, fault: ProgressFault, deadline: float) -> bool:
-    """Whether a trainer that can't be asked still prints: each step is a line. Of one that never could be, this process knows nothing before
-    its own first look."""
+    """Whether a trainer that can't be asked still prints: each step is a line. Of one that never could be, this process knows nothing from
+    before its own first look."""
     if fault.log_read_at is None:
         case.wake_in(case.settings.recheck_seconds)
         return True

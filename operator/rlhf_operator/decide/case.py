@@ -103,13 +103,13 @@ class Case:
         return f"http://{service}.{self.seen.job.namespace}.svc.{self.settings.cluster_domain}:{names.DASHBOARD_PORT}"
 
     def token_trouble(self, error: str) -> str:
-        """What to do about a head that refuses the job's token; empty where ``error`` is another one. Nobody may read whose Secret it is."""
+        """What to do about a head that refuses the job's token; empty where ``error`` is another one. The operator reads no Secrets."""
         if not error.lstrip().startswith(("401", "403")):
             return ""
         job = self.seen.job
         return (
-            f"the head does not take this job's token: Secret {names.token_secret(job.name)} may be another's, made by hand, or older than the "
-            f"operator's key; `kubectl -n {job.namespace} delete secret/{names.token_secret(job.name)} "
+            f"the head does not take this job's token: Secret {names.token_secret(job.name)} may be another's, made by hand, or older than "
+            f"the operator's key; `kubectl -n {job.namespace} delete secret/{names.token_secret(job.name)} "
             f"raycluster/{names.ray_cluster(job.name)}` has both made anew"
         )
 

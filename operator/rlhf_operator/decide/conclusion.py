@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlhf_api.reasons import FACTS, Reason
 from rlhf_api.status import Condition, RLHFJobStatus
 from rlhf_operator import names
-from rlhf_operator.decide.actions import Decision, EventNote, Watch
+from rlhf_operator.decide.actions import Decision, EventNote, MarkCluster, Watch
 from rlhf_operator.decide.case import Case
 from rlhf_operator.decide.conditions import find
 from rlhf_operator.decide.phase import deciding_condition, phase_of
@@ -24,7 +24,8 @@ def conclude(case: Case, stored: RLHFJobStatus) -> Decision:
     return Decision(
         status=case.status,
         before_status=tuple(case.before),
-        after_status=tuple(case.after),
+        # A failed action keeps those after it from being taken, and none needs the labels.
+        after_status=tuple(sorted(case.after, key=lambda action: isinstance(action, MarkCluster))),
         events=_events(case, stored),
         watch=_watch(case),
         requeue_after_seconds=max((min(case.wakes) - case.now).total_seconds(), 0.0) if case.wakes else None,

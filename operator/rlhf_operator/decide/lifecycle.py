@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from rlhf_api.reasons import Reason
 from rlhf_operator.decide import pods
-from rlhf_operator.decide.actions import DeleteCluster, DeleteJob, SuspendCluster
+from rlhf_operator.decide.actions import DeleteCluster, DeleteJob, MarkCluster, SuspendCluster
 from rlhf_operator.decide.attempt import attempt_stops, request_stop
 from rlhf_operator.decide.attempt_state import say_not_running
 from rlhf_operator.decide.case import Case
@@ -93,6 +93,20 @@ def cluster_is_read(case: Case) -> bool:
         return False
     case.wake_in(case.settings.recheck_seconds)
     return True
+
+
+def cluster_is_marked(case: Case) -> bool:
+    """The job's own cluster with its labels, before anything is decided from them: the queue stands in one.
+
+    Where they cannot be put back the job goes on without: only the watch does not show the cluster, and it is asked for instead.
+    """
+    cluster = case.cluster
+    if cluster is None or cluster.marked or cluster.deleting:
+        return False
+    case.after.append(MarkCluster(cluster.uid))
+    case.wake_in(case.settings.recheck_seconds)
+    result = case.result("MarkCluster")
+    return result is None or result.ok
 
 
 def active_deadline(case: Case) -> bool:

@@ -15,6 +15,7 @@ from rlhf_operator.decide.conclusion import conclude
 from rlhf_operator.decide.lifecycle import (
     active_deadline,
     back_off,
+    cluster_is_marked,
     cluster_is_read,
     cluster_is_resumed,
     deletion_comes_first,
@@ -40,6 +41,7 @@ POLICIES: tuple[Policy, ...] = (
     namespace_goes_away,  # the API server would refuse whatever is created
     spec_is_valid,  # no pods for a job that cannot run
     cluster_is_read,  # what could not be read is unchanged
+    cluster_is_marked,  # its labels tell the watches and the queue of it
     attempt_ended,  # before anything builds on an attempt that is over
     active_deadline,  # stops even what is about to be suspended
     suspension,  # nothing else while the user wants it still

@@ -37,6 +37,7 @@ from rlhf_operator.decide.actions import (
     EnsureDisruptionBudget,
     EnsureNetworkPolicy,
     EnsureToken,
+    MarkCluster,
     ReleaseWorkers,
     StopSubmission,
     Submit,
@@ -51,6 +52,8 @@ from rlhf_operator.runtime.views import mapping, owners, text
 from rlhf_operator.settings import OperatorSettings
 
 POST_WAIT_SECONDS = 1.0
+IDEMPOTENT = (EnsureConfig, EnsureToken, EnsureClaim, EnsureNetworkPolicy, EnsureDisruptionBudget, EnsureCluster, MarkCluster)
+"""Actions whose success the next look sees, so that they are not asked for again."""
 
 
 class ActionError(Exception):
@@ -116,6 +119,11 @@ class Actor:
             raise
         memory.succeeded(name, self._now())
         memory.next_try.pop(action, None)
+        if isinstance(action, IDEMPOTENT):
+            # Asked for again at once means that what was done is not seen. It then waits as a failure does, whatever the cause.
+            times = memory.repeated[action] = memory.repeated.get(action, 0) + 1
+            if times > 1:
+                memory.next_try[action] = self._clock() + backoff(times - 1)
         return done
 
     async def _perform(self, key: JobKey, seen: Observation, memory: JobMemory, action: Action) -> Done:
@@ -124,6 +132,8 @@ class Actor:
                 return await self._cluster(key, self._spec(seen), avoid_nodes)
             case EnsureConfig() | EnsureToken() | EnsureClaim() | EnsureNetworkPolicy() | EnsureDisruptionBudget():
                 return await self._ensure(self._spec(seen), memory, action)
+            case MarkCluster(uid):
+                return await self._mark(key, self._spec(seen), uid)
             case SuspendCluster(uid, suspend):
                 patch = {"metadata": {"uid": uid}, "spec": {"suspend": suspend}}
                 self._store.put_cluster(await self._kube.merge_patch(RAYCLUSTERS, key.namespace, names.ray_cluster(key.name), patch))
@@ -208,6 +218,23 @@ class Actor:
         made = await self._create(RAYCLUSTERS, body, job)
         if made is not None:
             self._store.put_cluster(made)
+        return Done(look_again=True)
+
+    async def _mark(self, key: JobKey, job: RLHFJob, uid: str) -> Done:
+        """Labels and ownerReference as they were built; what others added stays."""
+        found = await self._kube.find(RAYCLUSTERS, key.namespace, names.ray_cluster(key.name))
+        if found is None or uid_of(found) != uid:
+            return Done(look_again=self._store.drop_cluster(key, uid) is not None)
+        body = build.ray_cluster(job, self._settings)
+        if isinstance(body, build.Refused):
+            raise ActionError(str(body), code=422, permanent=True)
+        marks: Json = {"uid": uid, "labels": body["metadata"]["labels"]}
+        if job.metadata.uid not in owners(found):
+            # A merge patch replaces the list as a whole, so the version guards it.
+            marks["resourceVersion"] = found["metadata"]["resourceVersion"]
+            marks["ownerReferences"] = [*(found["metadata"].get("ownerReferences") or []), *body["metadata"]["ownerReferences"]]
+        patched = await self._kube.merge_patch(RAYCLUSTERS, key.namespace, names.ray_cluster(key.name), {"metadata": marks})
+        self._store.put_cluster(patched)
         return Done(look_again=True)
 
     async def _release(self, key: JobKey, uid: str) -> Done:

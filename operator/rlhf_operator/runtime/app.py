@@ -36,7 +36,8 @@ from rlhf_operator.runtime.pollers import Pollers
 from rlhf_operator.runtime.queue import WorkQueue
 from rlhf_operator.runtime.reconcile import Reconciler
 from rlhf_operator.runtime.relist import Relister, has_auth_options, served
-from rlhf_operator.runtime.store import Store, key_of, uid_of
+from rlhf_operator.runtime.store import Store, cluster_key_of, uid_of
+from rlhf_operator.runtime.views import resource_version
 from rlhf_operator.runtime.watching import WatchEndedError, Watching, registry
 from rlhf_operator.runtime.workers import Workers
 from rlhf_operator.settings import OperatorSettings
@@ -296,8 +297,10 @@ class Operator:
         return seen
 
     def _cluster_seen(self, kind: str | None, body: Mapping[str, Any]) -> None:
-        key = key_of(body)
-        changed = self._store.drop_cluster(key, uid_of(body)) if kind == "DELETED" else self._store.put_cluster(body)
+        if kind == "DELETED":
+            changed = self._store.drop_cluster(cluster_key_of(body), uid_of(body), resource_version(body))
+        else:
+            changed = self._store.put_cluster(body)
         if changed is not None:
             self._queue.add(changed)
 

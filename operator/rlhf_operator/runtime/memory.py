@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from rlhf_operator.decide.actions import Action
-from rlhf_operator.decide.observation import ActResult, JobView, VolumeClaimView
+from rlhf_operator.decide.observation import ActResult, JobView, PodView, VolumeClaimView
 from rlhf_operator.runtime.keys import JobKey
 
 MESSAGE_CHARACTERS = 2048
@@ -40,6 +40,10 @@ class JobMemory:
     policy: Read[bool] | None = None
     budget: Read[str] | None = None
     """UID of the PodDisruptionBudget; empty = it does not exist, or belongs to another job."""
+    cluster: Read[bool] | None = None
+    """Whether a RayCluster that no watch shows was found, when the API server was last asked for it."""
+    hidden: Read[tuple[PodView, ...]] | None = None
+    """Pods of the job's RayCluster that no watch shows, because somebody took our label off."""
     claim: Read[VolumeClaimView | None] | None = None
     references: dict[str, Read[bool]] = field(default_factory=dict)
     """Named objects that the job refers to -> whether they exist."""
@@ -48,7 +52,9 @@ class JobMemory:
     queue_message: Read[str] | None = None
     results: dict[str, ActResult] = field(default_factory=dict)
     next_try: dict[Action, float] = field(default_factory=dict)
-    """Failed action -> when it may be tried again, by the monotonic clock."""
+    """Action that failed, or helped nothing -> when it may be tried again, by the monotonic clock."""
+    repeated: dict[Action, int] = field(default_factory=dict)
+    """Action -> how often in a row it succeeded and was asked for again all the same."""
     status_written_at: float | None = None
     status_failures: int = 0
     """Writes in a row that failed."""
@@ -81,6 +87,7 @@ class JobMemory:
         kinds = {type(action).__name__ for action in wanted}
         self.results = {name: result for name, result in self.results.items() if result.ok or name in kinds}
         self.next_try = {action: at for action, at in self.next_try.items() if action in wanted}
+        self.repeated = {action: times for action, times in self.repeated.items() if action in wanted}
 
 
 class Memories:

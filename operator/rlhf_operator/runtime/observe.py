@@ -12,7 +12,18 @@ from typing import Any, TypeVar
 
 from rlhf_api.spec import RLHFJob
 from rlhf_operator import build, names
-from rlhf_operator.clients.kube import CLAIMS, CONFIG_MAPS, CORE_EVENTS, DISRUPTION_BUDGETS, NETWORK_POLICIES, Kind, KubeClient, KubeError
+from rlhf_operator.clients.kube import (
+    CLAIMS,
+    CONFIG_MAPS,
+    CORE_EVENTS,
+    DISRUPTION_BUDGETS,
+    NETWORK_POLICIES,
+    PODS,
+    RAYCLUSTERS,
+    Kind,
+    KubeClient,
+    KubeError,
+)
 from rlhf_operator.decide.observation import JobView, Observation, PodView, RayClusterView, Unread, VolumeClaimView
 from rlhf_operator.runtime import jobview
 from rlhf_operator.runtime.keys import JobKey
@@ -20,7 +31,7 @@ from rlhf_operator.runtime.kueue import Workloads
 from rlhf_operator.runtime.memory import JobMemory, Memories, Read
 from rlhf_operator.runtime.pollers import Pollers
 from rlhf_operator.runtime.store import Store, uid_of
-from rlhf_operator.runtime.views import claim_view, mapping, owners, text
+from rlhf_operator.runtime.views import claim_view, mapping, owners, pod_view, text
 from rlhf_operator.settings import OperatorSettings
 
 T = TypeVar("T")
@@ -75,9 +86,11 @@ class Observer:
     async def _gather(self, key: JobKey, body: Mapping[str, Any], memory: JobMemory) -> Observation:
         job = self._job(body, memory)
         unread: list[Unread] = []
+        known = job.status.ray_cluster.uid if job.status.ray_cluster is not None else None
+        await self._unwatched_cluster(key, job, memory, unread)
         record = self._store.cluster(key)
-        pods = self._store.pods(key, job.uid)
-        cluster = record.for_job(job.uid, "") if record is not None else None
+        cluster = record.for_job(job.uid, "", known) if record is not None else None
+        pods = await self._unwatched_pods(key, job, cluster, self._store.pods(key, job.uid), memory, unread)
         settled = cluster is not None and ready(cluster, job.worker_pods)
         # A cluster that its queue or its user suspends awaits no pods.
         period = SETTLED_SECONDS if settled or (cluster is not None and cluster.suspend) else CHILD_SECONDS
@@ -94,7 +107,7 @@ class Observer:
         if memory.config is not None and memory.config.value is not None:
             job = _with_edits(job, memory, memory.config.value)
         if cluster is not None and cluster.owned and not settled:
-            cluster = record.for_job(job.uid, await self._warning(key, cluster.uid, memory, unread, "cluster")) if record else None
+            cluster = replace(cluster, warning=await self._warning(key, cluster.uid, memory, unread, "cluster"))
             pods = await self._pod_warnings(key, pods, memory, unread)
         await self._queue(key, cluster, memory, unread)
         if memory.token is not None and self._clock() - memory.token.at >= period:
@@ -138,6 +151,59 @@ class Observer:
         except KubeError:
             unread.append(part)
             return before
+
+    async def _unwatched_cluster(self, key: JobKey, job: JobView, memory: JobMemory, unread: list[Unread]) -> None:
+        """A RayCluster that lost our label looks deleted to the watch, and its trainer runs on: the API server is asked before that is
+        believed. A finished job's only when it left the watch just now: most of them are deleted, and stay so.
+        """
+        vanished = self._store.vanished(key)
+        if self._store.cluster(key) is not None or job.status.ray_cluster is None:
+            memory.cluster = None
+            return
+        if job.status.phase in FINISHED and not vanished:
+            return
+        if not vanished and self._fresh(memory.cluster, UNSETTLED_SECONDS):
+            return
+
+        async def read() -> bool:
+            body = await self._kube.find(RAYCLUSTERS, key.namespace, names.ray_cluster(key.name))
+            if body is not None:
+                self._store.put_cluster(body)
+            return body is not None
+
+        memory.cluster = await self._reading("cluster", unread, read(), None)
+
+    async def _unwatched_pods(
+        self,
+        key: JobKey,
+        job: JobView,
+        cluster: RayClusterView | None,
+        pods: tuple[PodView, ...],
+        memory: JobMemory,
+        unread: list[Unread],
+    ) -> tuple[PodView, ...]:
+        """With the pods that lost our label: KubeRay counts them as ready, and no watch shows them.
+
+        The operator may not put the label back, so they are listed again while there are any.
+        """
+        if cluster is None or not cluster.owned:
+            memory.hidden = None
+            return pods
+        fewer = ready(cluster, job.worker_pods) and sum(not pod.gone for pod in pods) <= job.worker_pods
+        if not fewer and (memory.hidden is None or not memory.hidden.value):
+            return pods
+        if not self._fresh(memory.hidden, UNSETTLED_SECONDS) or any(_looks_unlabelled(pod) for pod in pods):
+            memory.hidden = await self._reading("pods", unread, self._list_unlabelled(key, cluster.uid), memory.hidden)
+        hidden = memory.hidden.value if memory.hidden is not None else ()
+        watched = {pod.uid for pod in pods if not pod.gone}
+        listed = {pod.uid: pod for pod in hidden if pod.uid not in watched}
+        found = [*(pod for pod in pods if pod.uid not in listed), *listed.values()]
+        return tuple(sorted(found, key=lambda pod: (pod.name, pod.created_at)))
+
+    async def _list_unlabelled(self, key: JobKey, cluster_uid: str) -> tuple[PodView, ...]:
+        selector = f"{names.CLUSTER_LABEL}={names.ray_cluster(key.name)},!{names.JOB_LABEL}"
+        bodies = [body async for body in self._kube.list(PODS, key.namespace, labels=selector)]
+        return tuple(pod_view(body, gone=False) for body in bodies if cluster_uid in owners(body))
 
     async def _config(self, key: JobKey, job: RLHFJob, memory: JobMemory, unread: list[Unread], period: float) -> None:
         there = memory.config is not None and memory.config.value is not None
@@ -221,9 +287,7 @@ class Observer:
             if now is not None:
                 memory.references[label] = now
 
-    async def _pod_warnings(
-        self, key: JobKey, pods: tuple[PodView, ...], memory: JobMemory, unread: list[Unread]
-    ) -> tuple[PodView, ...]:
+    async def _pod_warnings(self, key: JobKey, pods: tuple[PodView, ...], memory: JobMemory, unread: list[Unread]) -> tuple[PodView, ...]:
         stuck = [pod.uid for pod in pods if not (pod.gone or pod.ready or pod.unschedulable)][:STUCK_PODS]
         found = {uid: await self._warning(key, uid, memory, unread, "pods") for uid in stuck}
         return tuple(replace(pod, warning=found.get(pod.uid, "")) for pod in pods)
@@ -263,6 +327,11 @@ class Observer:
 def ready(cluster: RayClusterView, workers: int) -> bool:
     """Every pod is up, so nobody has to ask why one is not."""
     return cluster.conditions.get("HeadPodReady", ("",))[0] == "True" and cluster.ready_workers >= workers
+
+
+def _looks_unlabelled(pod: PodView) -> bool:
+    """Whether a pod left the watch as none does that is deleted: without a time of its deletion. One that is forced has none either."""
+    return pod.gone and pod.deleting_since is None and pod.phase == "Running"
 
 
 def _with_edits(job: JobView, memory: JobMemory, stored: str) -> JobView:

@@ -18,6 +18,9 @@ from rlhf_operator.runtime.views import ClusterRecord, cluster_record, mapping, 
 
 Body = Mapping[str, Any]
 
+NEVER = 2**63
+"""A version that no body reaches."""
+
 GONE_SECONDS = 900.0
 """How long the last body of a deleted pod is kept when no stored decision has used it."""
 GONE_MAX = 64
@@ -25,10 +28,16 @@ GONE_MAX = 64
 
 
 def key_of(body: Body) -> JobKey:
-    """The job that an object is, or belongs to by label; a RayCluster has its job's name."""
+    """The job that an object is, or belongs to by label."""
     meta = mapping(body.get("metadata"))
     label = text(mapping(meta.get("labels")).get(names.JOB_LABEL))
     return JobKey(text(meta.get("namespace")), label or text(meta.get("name")))
+
+
+def cluster_key_of(body: Body) -> JobKey:
+    """The job that a RayCluster belongs to: it has its job's name, whatever its labels say."""
+    meta = mapping(body.get("metadata"))
+    return JobKey(text(meta.get("namespace")), text(meta.get("name")))
 
 
 def uid_of(body: Body) -> str:
@@ -65,8 +74,11 @@ class Store:
         self._jobs: dict[JobKey, _Job] = {}
         self._clusters: dict[JobKey, _Cluster] = {}
         self._pods: dict[JobKey, dict[str, _Pod]] = {}
-        self._dropped: dict[str, float] = {}
-        """UID -> when it was reported deleted: a list that began earlier may still name it."""
+        self._dropped: dict[str, tuple[float, int]] = {}
+        """UID -> when it was reported deleted, and the version: a list that began earlier may still name it. An object that lost our label
+        is reported deleted as well, and lives on with that version."""
+        self._vanished: set[JobKey] = set()
+        """Jobs whose RayCluster was reported deleted, and nobody has asked the API server since."""
 
     def job(self, key: JobKey) -> Body | None:
         found = self._jobs.get(key)
@@ -84,10 +96,17 @@ class Store:
         found = [pod.view for pod in self._pods.get(key, {}).values() if pod.job_uid == job_uid]
         return tuple(sorted(found, key=lambda pod: (pod.name, pod.created_at)))
 
+    def vanished(self, key: JobKey) -> bool:
+        """Whether the job's RayCluster left the watch and may live on without our label. True once for each time."""
+        if key not in self._vanished:
+            return False
+        self._vanished.discard(key)
+        return True
+
     def put_job(self, body: Body) -> JobKey | None:
         meta = mapping(body.get("metadata"))
         key, version = JobKey(text(meta.get("namespace")), text(meta.get("name"))), resource_version(body)
-        if uid_of(body) in self._dropped:
+        if self._is_late(uid_of(body), version):
             return None
         known = self._jobs.get(key)
         if known is not None and known.version >= version:
@@ -98,7 +117,7 @@ class Store:
         return key
 
     def drop_job(self, key: JobKey, uid: str) -> JobKey | None:
-        self._remember(uid)
+        self._remember(uid, NEVER)
         known = self._jobs.get(key)
         if known is None or uid_of(known.body) != uid:
             return None
@@ -106,30 +125,34 @@ class Store:
         return key
 
     def put_cluster(self, body: Body) -> JobKey | None:
-        if uid_of(body) in self._dropped:
+        key, record = cluster_key_of(body), cluster_record(body)
+        if self._is_late(record.view.uid, record.version):
             return None
-        key, record = key_of(body), cluster_record(body)
+        self._vanished.discard(key)
         known = self._clusters.get(key)
         if known is not None and known.record.version >= record.version:
             known.at = self._clock()
             return None
         self._clusters[key] = _Cluster(record, self._clock())
-        same = known is not None and known.record.view == record.view and known.record.owners == record.owners
+        same = known is not None and replace(known.record, version=record.version) == record
         return None if same else key
 
-    def drop_cluster(self, key: JobKey, uid: str) -> JobKey | None:
-        self._remember(uid)
+    def drop_cluster(self, key: JobKey, uid: str, version: int = NEVER) -> JobKey | None:
+        """``version``: of the body that was reported with the deletion; without one it is gone for certain."""
+        self._remember(uid, version)
         known = self._clusters.get(key)
         if known is None or known.record.view.uid != uid:
             return None
         del self._clusters[key]
+        if version != NEVER:
+            self._vanished.add(key)
         return key
 
     def put_pod(self, body: Body, *, gone: bool = False) -> JobKey | None:
         key, uid, version = key_of(body), uid_of(body), resource_version(body)
         if gone:
-            self._remember(uid)
-        elif uid in self._dropped:
+            self._remember(uid, version)
+        elif self._is_late(uid, version):
             return None
         pods = self._pods.setdefault(key, {})
         known = pods.get(uid)
@@ -178,7 +201,7 @@ class Store:
         uids = {uid_of(body) for body in listed}
         for key, cluster in list(self._clusters.items()):
             if cluster.at < began and cluster.record.view.uid not in uids:
-                changed.add(self.drop_cluster(key, cluster.record.view.uid))
+                changed.add(self.drop_cluster(key, cluster.record.view.uid, cluster.record.version + 1))
         return {key for key in changed if key is not None}
 
     def relist_pods(self, bodies: Iterable[Body], began: float) -> set[JobKey]:
@@ -190,14 +213,22 @@ class Store:
         for key, pods in list(self._pods.items()):
             for uid, pod in pods.items():
                 if pod.gone_at is None and pod.at < began and uid not in uids:
-                    self._remember(uid)
+                    self._remember(uid, pod.version + 1)
                     pods[uid] = replace(pod, view=replace(pod.view, gone=True), gone_at=now)
                     changed.add(key)
         self._prune()
         return {key for key in changed if key is not None}
 
-    def _remember(self, uid: str) -> None:
-        self._dropped[uid] = self._clock()
+    def _remember(self, uid: str, version: int) -> None:
+        self._dropped[uid] = (self._clock(), version)
+
+    def _is_late(self, uid: str, version: int) -> bool:
+        """Whether a body is from before its object was reported deleted. A newer one has come back under our label, or was asked for."""
+        dropped = self._dropped.get(uid)
+        if dropped is None or version >= dropped[1]:
+            self._dropped.pop(uid, None)
+            return False
+        return True
 
     def _bound(self, pods: dict[str, _Pod]) -> None:
         gone = sorted((pod.gone_at, uid) for uid, pod in pods.items() if pod.gone_at is not None)
@@ -206,7 +237,7 @@ class Store:
 
     def _prune(self) -> None:
         now = self._clock()
-        self._dropped = {uid: at for uid, at in self._dropped.items() if now - at < GONE_SECONDS}
+        self._dropped = {uid: at for uid, at in self._dropped.items() if now - at[0] < GONE_SECONDS}
         for key, pods in list(self._pods.items()):
             for uid in [uid for uid, pod in pods.items() if pod.gone_at is not None and now - pod.gone_at >= GONE_SECONDS]:
                 del pods[uid]

@@ -22,10 +22,15 @@ class ClusterRecord:
 
     version: int
     owners: frozenset[str]
+    labelled: str
+    """UID of the job in its labels; empty where either label is missing."""
     view: RayClusterView
 
-    def for_job(self, uid: str, warning: str) -> RayClusterView:
-        return replace(self.view, owned=uid in self.owners, warning=warning)
+    def for_job(self, uid: str, warning: str, known: str | None = None) -> RayClusterView:
+        """``known``: UID of the cluster that the job's status names. It stays the job's own without an ownerReference."""
+        owned = uid in self.owners
+        mine = owned or (known is not None and self.view.uid == known and not self.owners)
+        return replace(self.view, owned=mine, warning=warning, marked=owned and self.labelled == uid)
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -77,16 +82,18 @@ def owners(body: Mapping[str, Any]) -> frozenset[str]:
 
 def cluster_record(body: Mapping[str, Any]) -> ClusterRecord:
     meta, spec, status = mapping(body.get("metadata")), mapping(body.get("spec")), mapping(body.get("status"))
+    labels = mapping(meta.get("labels"))
     return ClusterRecord(
         version=resource_version(body),
         owners=owners(body),
+        labelled=text(labels.get(names.JOB_UID_LABEL)) if labels.get(names.JOB_LABEL) == meta.get("name") else "",
         view=RayClusterView(
             name=text(meta.get("name")),
             uid=text(meta.get("uid")),
             owned=False,
             deleting=bool(meta.get("deletionTimestamp")),
             suspend=bool(spec.get("suspend")),
-            queue=text(mapping(meta.get("labels")).get(names.QUEUE_LABEL)),
+            queue=text(labels.get(names.QUEUE_LABEL)),
             conditions=conditions(status.get("conditions")),
             ready_workers=number(status.get("readyWorkerReplicas")),
             desired_workers=number(status.get("desiredWorkerReplicas")),

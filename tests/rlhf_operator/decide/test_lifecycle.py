@@ -18,6 +18,7 @@ from rlhf_operator.decide.actions import (
     EnsureConfig,
     EnsureNetworkPolicy,
     EnsureToken,
+    MarkCluster,
     ReleaseWorkers,
     StopSubmission,
     Submit,
@@ -209,6 +210,20 @@ def test_a_running_job_outlives_an_operator_that_cannot_read_its_spec() -> None:
     assert decision.status.phase == "Running"
     assert actions(decision) == []
     assert condition(decision, "Validated").status == "Unknown"
+
+
+def test_a_running_jobs_cluster_gets_its_labels_back_and_nothing_fails() -> None:
+    decision = decided(observe(cluster=ray_cluster(marked=False)))
+    assert actions(decision) == [MarkCluster(CLUSTER_UID)]
+    assert decision.status.phase == "Running"
+    assert not decision.status.failures
+
+
+def test_labels_that_cannot_be_put_back_hold_nothing_up() -> None:
+    call = failed_call("MarkCluster", 403, "forbidden", True)
+    decision = decided(observe(cluster=ray_cluster(marked=False), token=False, results=(call,)))
+    assert names(decision) == ["EnsureToken", "MarkCluster"], "a failed action keeps those after it from being taken"
+    assert decision.status.phase == "Running"
 
 
 def test_edits_without_effect_are_named() -> None:

@@ -51,7 +51,7 @@ def test_an_unreadable_report_is_told_once_it_is_no_passing_moment(
     assert decision.status.phase == "Running"
     assert actions(decision) == []
     if shown:
-        assert "attempt 1 runs, but /progress of the trainer can't be read: 401 unauthorized; its log has not grown since" in running.message
+        assert "1 runs, but /progress of the trainer can't be read: 401 unauthorized; its log has not grown since" in running.message
         assert [note.reason for note in decision.events] == ["ProgressUnreadable"]
         assert decision.events[0].type == "Warning"
         again = decided(observe(decision.status, head=unread(0, "<html>")))

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from rlhf_api.status import RayClusterStatus
 from rlhf_operator import names
 from rlhf_operator.clients.jobs import IdInUse, Refused
-from rlhf_operator.clients.kube import RLHFJOBS, Kind
+from rlhf_operator.clients.kube import RAYCLUSTERS, RLHFJOBS, Kind
 from rlhf_operator.decide.actions import (
     DeleteCluster,
     DeleteDisruptionBudget,
@@ -18,6 +19,7 @@ from rlhf_operator.decide.actions import (
     EnsureDisruptionBudget,
     EnsureNetworkPolicy,
     EnsureToken,
+    MarkCluster,
     ReleaseWorkers,
     StopSubmission,
     SuspendCluster,
@@ -64,6 +66,45 @@ def test_children_that_exist_are_taken_when_they_are_ours(fake_time):
         assert world.seen[-1].config
         assert world.seen[-1].network_policy
         assert world.metrics.registry.get_sample_value("rlhf_operator_api_errors_total", {"action": "EnsureCluster"}) is None
+
+    fake_time(main())
+
+
+def test_what_succeeds_and_is_not_seen_is_not_repeated_at_once(fake_time):
+    """Whatever hides an object from the operator, no action of its may run in a loop."""
+
+    async def main():
+        world = World(lambda seen: decision(before=(EnsureCluster(),), phase="Provisioning"))
+        began = world.clock()
+        while world.clock() < began + 120:
+            following = await world.look()
+            await asyncio.sleep(following.seconds or 0.001)
+        assert world.api.calls.count("dry create rayclusters") <= 9
+
+    fake_time(main())
+
+
+@pytest.mark.parametrize("taken", ["labels", "ownerReferences"])
+def test_a_cluster_gets_back_what_says_whose_it_is(fake_time, taken):
+    async def main():
+        plan = decision(before=(EnsureCluster(),), phase="Provisioning", ray_cluster=RayClusterStatus(name="job", uid="uid-of-rayclusters"))
+        world = World(lambda seen: plan)
+        await world.look()
+        built = world.api.objects["rayclusters", "job"]
+        stripped = {name: value for name, value in built["metadata"].items() if name != taken}
+        world.store.put_cluster(world.api.put(RAYCLUSTERS, {**built, "metadata": {**stripped, "annotations": {"mine": "1"}}}))
+        plan = replace(plan, before_status=(MarkCluster("uid-of-rayclusters"),))
+        assert await world.look() == Next(0.0)
+        cluster = world.seen[-1].cluster
+        assert cluster is not None
+        assert (cluster.owned, cluster.marked) == (True, False)
+        await world.look()
+        cluster = world.seen[-1].cluster
+        assert cluster is not None
+        assert cluster.marked
+        meta = world.api.objects["rayclusters", "job"]["metadata"]
+        assert (meta["labels"], meta["ownerReferences"]) == (built["metadata"]["labels"], built["metadata"]["ownerReferences"])
+        assert meta["annotations"] == {"mine": "1"}
 
     fake_time(main())
 

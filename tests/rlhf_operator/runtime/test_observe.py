@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from rlhf_operator.clients.kube import CLAIMS, CONFIG_MAPS, RAYCLUSTERS
+from rlhf_api.status import RayClusterStatus
+from rlhf_operator.clients.kube import CLAIMS, CONFIG_MAPS, PODS, RAYCLUSTERS
 from rlhf_operator.decide.actions import Action, EnsureCluster, EnsureConfig, EnsureNetworkPolicy, EnsureToken
 from rlhf_operator.decide.observation import Observation
 from rlhf_operator.runtime.observe import CHILD_SECONDS, SETTLED_SECONDS
-from tests.rlhf_operator.runtime.world import KEY, World, decision
+from tests.rlhf_operator.runtime.world import KEY, World, decision, refused
 
 READY = {"conditions": [{"type": "HeadPodReady", "status": "True"}], "readyWorkerReplicas": 1}
 
@@ -67,5 +68,82 @@ def test_what_somebody_must_create_is_seen_at_the_next_look(fake_time):
         assert world.seen[-1].missing == ()
         assert world.seen[-1].claim is not None
         assert world.store.cluster(KEY) is None
+
+    fake_time(main())
+
+
+CLUSTER = RayClusterStatus(name="job", uid="uid-of-rayclusters")
+
+
+def test_a_cluster_that_left_the_watch_is_asked_for_before_it_is_believed_gone(fake_time):
+    async def main():
+        plan = decision(after=(EnsureCluster(),), phase="Running", ray_cluster=CLUSTER)
+        world = World(lambda seen: plan)
+        await world.look()
+        plan = decision(phase="Running", ray_cluster=CLUSTER)
+        stored = world.api.objects["rayclusters", "job"]
+        unlabelled = world.api.put(RAYCLUSTERS, {**stored, "metadata": {**stored["metadata"], "labels": {}}})
+        world.store.drop_cluster(KEY, CLUSTER.uid or "", int(unlabelled["metadata"]["resourceVersion"]))
+        await world.look()
+        cluster = world.seen[-1].cluster
+        assert cluster is not None
+        assert (cluster.owned, cluster.marked) == (True, False)
+
+    fake_time(main())
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_a_cluster_that_is_deleted_is_asked_for_once(fake_time, phase):
+    async def main():
+        plan = decision(after=(EnsureCluster(),), phase=phase, ray_cluster=CLUSTER)
+        world = World(lambda seen: plan)
+        await world.look()
+        plan = decision(phase=phase, ray_cluster=CLUSTER)
+        del world.api.objects["rayclusters", "job"]
+        world.api.fail["get rayclusters"] = [refused(500, "InternalError")]
+        world.store.drop_cluster(KEY, CLUSTER.uid or "", 99)
+        await world.look()
+        assert world.seen[-1].unread == ("cluster",)
+        await world.look()
+        assert world.seen[-1].cluster is None
+        assert "cluster" not in world.seen[-1].unread
+        world.api.fail["get rayclusters"] = [refused(500, "InternalError")]
+        await world.look()
+        assert "cluster" not in world.seen[-1].unread, "not asked for again"
+
+    fake_time(main())
+
+
+def pod(name: str, kind: str, **labels: str) -> dict[str, Any]:
+    owner = {"uid": CLUSTER.uid}
+    meta = {"namespace": "ns", "name": name, "uid": name, "ownerReferences": [owner]}
+    ray = {"ray.io/cluster": "job", "ray.io/node-type": kind, "rlhf.dev/job-uid": "uid-1"}
+    return {"metadata": {**meta, "labels": {**ray, **labels}}, "status": {"phase": "Running"}}
+
+
+def test_pods_that_lost_the_label_are_seen_while_kuberay_counts_them(fake_time):
+    async def main():
+        plan = decision(after=(EnsureCluster(),), phase="Running", ray_cluster=CLUSTER)
+        world = World(lambda seen: plan)
+        await world.look()
+        plan = decision(phase="Running", ray_cluster=CLUSTER)
+        stored = world.api.objects["rayclusters", "job"]
+        world.store.put_cluster(world.api.put(RAYCLUSTERS, {**stored, "status": READY}))
+        label = {"rlhf.dev/job": "job"}
+        for name, kind in (("head", "head"), ("worker", "worker")):
+            world.store.put_pod(world.api.put(PODS, pod(name, kind, **label)))
+        await world.look()
+        assert "list pods" not in world.api.calls, "nothing is missing"
+        for name, kind in (("head", "head"), ("worker", "worker")):
+            bare = world.api.put(PODS, pod(name, kind))
+            world.store.put_pod(
+                {**pod(name, kind, **label), "metadata": {**bare["metadata"], "labels": label | bare["metadata"]["labels"]}}, gone=True
+            )
+        await world.look()
+        assert [(each.name, each.head, each.gone) for each in world.seen[-1].pods] == [("head", True, False), ("worker", False, False)]
+        del world.api.objects["pods", "worker"]
+        await asyncio.sleep(6)
+        await world.look()
+        assert [(each.name, each.gone) for each in world.seen[-1].pods] == [("head", False), ("worker", True)]
 
     fake_time(main())

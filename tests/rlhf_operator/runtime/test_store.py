@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from rlhf_operator.runtime.keys import JobKey
 from rlhf_operator.runtime.store import GONE_MAX, GONE_SECONDS, Store
 
@@ -62,6 +64,71 @@ def test_a_cluster_is_the_jobs_own_by_the_owners_uid():
     assert record.for_job("j", "w").owned
     assert not record.for_job("another", "").owned
     assert record.for_job("j", "w").warning == "w"
+
+
+def test_a_cluster_that_lost_its_label_is_found_again_and_one_that_is_deleted_is_not():
+    """The watch reports both as deleted, with the version that took the object away."""
+    store = Store(Clock())
+    store.put_cluster(cluster(1))
+    assert store.drop_cluster(KEY, "c", 5) == KEY
+    assert store.vanished(KEY)
+    assert not store.vanished(KEY), "told once"
+    assert store.put_cluster(cluster(4)) is None, "from before the deletion"
+    assert store.put_cluster(cluster(5)) == KEY, "lives on with the version that has no label"
+    assert store.put_cluster(cluster(6, readyWorkerReplicas=1)) == KEY
+
+
+def test_a_cluster_that_lost_its_label_while_no_watch_ran_is_found_again():
+    clock = Clock()
+    store = Store(clock)
+    store.put_cluster(cluster(3))
+    clock.now = 200.0
+    assert store.relist_clusters([], 200.0) == {KEY}
+    assert store.put_cluster(cluster(3)) is None
+    assert store.put_cluster(cluster(9)) == KEY
+
+
+def test_a_cluster_has_its_jobs_name_whatever_its_labels_say():
+    store = Store(Clock())
+    found = cluster(1)
+    found["metadata"]["labels"] = {"rlhf.dev/job": "another"}
+    assert store.put_cluster(found) == KEY
+    record = store.cluster(KEY)
+    assert record is not None
+    assert not record.for_job("j", "").marked
+
+
+@pytest.mark.parametrize(
+    ("labels", "owner", "known", "owned", "marked"),
+    [
+        ({"rlhf.dev/job": "job", "rlhf.dev/job-uid": "j"}, "j", "c", True, True),
+        ({"rlhf.dev/job": "job"}, "j", "c", True, False),
+        ({}, "j", None, True, False),
+        ({"rlhf.dev/job": "job", "rlhf.dev/job-uid": "j"}, "", "c", True, False),
+        ({"rlhf.dev/job": "job", "rlhf.dev/job-uid": "j"}, "", None, False, False),
+        ({"rlhf.dev/job": "job", "rlhf.dev/job-uid": "j"}, "another", "c", False, False),
+    ],
+)
+def test_whose_a_cluster_is_and_whether_it_says_so(labels, owner, known, owned, marked):
+    store = Store(Clock())
+    found = cluster(1, owner=owner)
+    found["metadata"]["labels"] = labels
+    if not owner:
+        del found["metadata"]["ownerReferences"]
+    store.put_cluster(found)
+    record = store.cluster(KEY)
+    assert record is not None
+    view = record.for_job("j", "", known)
+    assert (view.owned, view.marked) == (owned, marked)
+
+
+def test_a_pod_whose_label_is_put_back_is_seen_again():
+    store = Store(Clock())
+    store.put_pod(pod("a", 1))
+    store.put_pod(pod("a", 2), gone=True)
+    assert store.put_pod(pod("a", 1)) is None
+    assert store.put_pod(pod("a", 3)) == KEY
+    assert [each.gone for each in store.pods(KEY, "j")] == [False]
 
 
 def test_only_what_a_view_shows_wakes_the_job():

@@ -85,8 +85,12 @@ class ApiTable:
         return copy.deepcopy(self.objects.get((kind.plural, name)))
 
     async def list(self, kind: Kind, namespace: str | None, *, labels: str = "", fields: str = "") -> AsyncIterator[dict[str, Any]]:
+        self.calls.append(f"list {kind.plural}")
+        wanted = dict(each.split("=") for each in labels.split(",") if "=" in each)
+        absent = {each[1:] for each in labels.split(",") if each.startswith("!")}
         for (plural, _), body in list(self.objects.items()):
-            if plural == kind.plural:
+            found = body["metadata"].get("labels", {})
+            if plural == kind.plural and wanted.items() <= found.items() and not absent & found.keys():
                 yield body
 
     async def create(self, kind: Kind, body: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
@@ -103,7 +107,11 @@ class ApiTable:
         meta = patch.get("metadata", {})
         if any(meta.get(field, stored["metadata"][field]) != stored["metadata"][field] for field in ("uid", "resourceVersion")):
             raise refused(409, "Conflict")
-        return self.put(kind, {**stored, **{part: {**stored.get(part, {}), **patch[part]} for part in patch if part != "metadata"}})
+        labels = {**stored["metadata"].get("labels", {}), **meta.get("labels", {})}
+        merged = {"metadata": {**stored["metadata"], **meta, **({"labels": labels} if labels else {})}}
+        return self.put(
+            kind, {**stored, **{part: {**stored.get(part, {}), **patch[part]} for part in patch if part != "metadata"}, **merged}
+        )
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, propagation: str = "Background") -> bool:
         self._may_fail(f"delete {kind.plural}")
