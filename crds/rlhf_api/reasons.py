@@ -174,8 +174,8 @@ FACTS: Mapping[Reason, Fact] = {
     ),
     Reason.TOKEN_REFUSED: _fault(
         "Ray's head refuses the job's token (401, 403).",
-        "The Secret NAME-ray-token is mostly from another job, made by hand, or older than the operator's key; the operator may not read it. "
-        "`kubectl delete secret/NAME-ray-token raycluster/NAME`: the operator makes both anew.",
+        "The Secret NAME-ray-token is mostly from another job, made by hand, or older than the operator's key; the operator may not read "
+        "it. `kubectl delete secret/NAME-ray-token raycluster/NAME`: the operator makes both anew.",
     ),
     Reason.CRASH_LOOP: _fault(
         "A container ends again and again before Ray is up.",
@@ -207,8 +207,8 @@ FACTS: Mapping[Reason, Fact] = {
         "running",
         "The trainer runs, but its `/progress` (port 8290) can't be read; the message says why. Step and checkpoint stand still meanwhile, "
         "and it counts as stalled only if its log does not grow for `lifecycle.progressDeadlineSeconds` either.",
-        "401: another token, see `TokenRefused`. No answer: a NetworkPolicy that lets only port 8265 through. Else something other than the "
-        "trainer listens there, or a trainer of another version.",
+        "401: another token, see `TokenRefused`. No answer: a NetworkPolicy that lets only port 8265 through. Else something other than "
+        "the trainer listens there, or a trainer of another version.",
         warning=True,
     ),
     Reason.RESTARTING: Fact("running", "A new attempt will start from the last checkpoint on the same cluster; the message says when."),

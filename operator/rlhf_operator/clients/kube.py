@@ -66,7 +66,15 @@ class KubeError(Exception):
     """The API server refused, failed, or did not answer (``status`` 0). The text is what it said."""
 
     def __init__(
-        self, status: int, reason: str, message: str, *, request: str, retry_after: float | None = None, causes: tuple[str, ...] = ()
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        *,
+        request: str,
+        retry_after: float | None = None,
+        causes: tuple[str, ...] = (),
+        fields: tuple[str, ...] = (),
     ) -> None:
         super().__init__(f"{request}: {f'{status} {reason}: ' if status else ''}{message}")
         self.status, self.reason, self.message = status, reason, message
@@ -74,10 +82,17 @@ class KubeError(Exception):
         """Seconds that the server asked to wait."""
         self.causes = causes
         """``reason`` of each entry of ``details.causes``."""
+        self.fields = fields
+        """``field`` of each of them that has one, such as ``status.progress.step``."""
 
     @property
     def permanent(self) -> bool:
         return self.status in PERMANENT
+
+    @property
+    def invalid(self) -> bool:
+        """What was sent does not fit the resource's schema or rules, or is not readable."""
+        return self.status in (400, 422)
 
     @property
     def not_found(self) -> bool:
@@ -112,14 +127,17 @@ def kube_error(status: int, body: bytes, request: str, headers: Mapping[str, str
     details = found.get("details")
     details = details if isinstance(details, dict) else {}
     causes = details.get("causes")
-    names = tuple(str(each.get("reason")) for each in causes if isinstance(each, dict)) if isinstance(causes, list) else ()
+    each_cause = [each for each in causes if isinstance(each, dict)] if isinstance(causes, list) else []
+    names = tuple(str(each.get("reason")) for each in each_cause)
+    fields = tuple(str(each["field"]) for each in each_cause if each.get("field"))
     message = found.get("message")
     if not isinstance(message, str) or not message:
         message = body[:512].decode("utf-8", "replace").strip() or "no message"
     message = heard(message[:MESSAGE_CHARACTERS])
     reason = found.get("reason")
     wait = _seconds(headers.get("Retry-After")) or _seconds(details.get("retryAfterSeconds"))
-    return KubeError(status, reason if isinstance(reason, str) else "", message, request=request, retry_after=wait, causes=names)
+    said = reason if isinstance(reason, str) else ""
+    return KubeError(status, said, message, request=request, retry_after=wait, causes=names, fields=fields)
 
 
 def _seconds(value: Any) -> float | None:

@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from rlhf_api.reasons import Reason
 from rlhf_api.status import RLHFJobStatus
 from rlhf_operator import names
 from rlhf_operator.clients.heads import Heads
 from rlhf_operator.clients.kube import RLHFJOBS, Json, KubeClient, KubeError
-from rlhf_operator.decide.actions import Action, Decision
+from rlhf_operator.decide.actions import Action, Decision, EventNote
 from rlhf_operator.decide.observation import Observation
 from rlhf_operator.decide.settings import DecideSettings
+from rlhf_operator.decide.texts import EVENT_MAX, cut
 from rlhf_operator.runtime.act import ActionError, ActionWaitError, Actor, backoff
 from rlhf_operator.runtime.events import EventWriter
 from rlhf_operator.runtime.jobview import stored_status
@@ -27,7 +29,7 @@ from rlhf_operator.runtime.memory import Memories
 from rlhf_operator.runtime.metrics import Metrics
 from rlhf_operator.runtime.observe import FINISHED, Observer, Seen
 from rlhf_operator.runtime.pollers import Pollers
-from rlhf_operator.runtime.status import changes, small
+from rlhf_operator.runtime.status import changes, refused, small, without
 from rlhf_operator.runtime.store import Body, Store, uid_of
 
 log = logging.getLogger(__name__)
@@ -145,6 +147,8 @@ class Reconciler:
         except KubeError as error:
             if error.too_large:
                 return await self._store_small(key, seen, decision.status, error)
+            if error.invalid:
+                return await self._store_refused(key, seen, decision.status, error)
             return await self._not_stored(key, seen, error)
         self._metrics.transition(observation.job.status, decision.status, observation.job.created_at, self._now())
         return _Stored(True)
@@ -157,12 +161,37 @@ class Reconciler:
             return await self._not_stored(key, seen, error)
         return _Stored(True)
 
+    async def _store_refused(self, key: JobKey, seen: Seen, wanted: RLHFJobStatus, cause: KubeError) -> _Stored:
+        """Without the parts that the server refuses where the job can do without them; else what it says stands in the status."""
+        memory, stored = seen.memory, seen.observation.job.status
+        before = memory.status_failures
+        rest = without(stored, wanted, cause.fields)
+        try:
+            if rest is not None:
+                if before == 0:
+                    log.warning("status refused, written without %s: %s", ", ".join(cause.fields), cause.message, extra={"job": str(key)})
+                patch = changes(stored, rest)
+                if patch:
+                    await self._write(key, seen, patch, "partial")
+                    self._metrics.transition(stored, rest, seen.observation.job.created_at, self._now())
+                memory.status_written_at = self._clock()
+                return _Stored(True)
+            patch = changes(stored, refused(stored, wanted, cause.message, self._now()))
+            if patch:
+                await self._write(key, seen, patch, "refused")
+        except KubeError as error:
+            if error.not_found or error.conflict:
+                return await self._not_stored(key, seen, error)
+        if before == 0:
+            words = cut(f"the API server refuses the status of this job: {cause.message}", EVENT_MAX)
+            self._events.post(key, seen.observation.job.uid, EventNote("Warning", Reason.API_ERROR, words))
+        memory.status_failures = before
+        return await self._not_stored(key, seen, cause)
+
     async def _write(self, key: JobKey, seen: Seen, patch: Json, kind: str) -> None:
         """The version is checked by the API server: a status decided from an old body is never stored."""
         guard = {"uid": seen.observation.job.uid, "resourceVersion": seen.resource_version}
-        body = await self._kube.merge_patch(
-            RLHFJOBS, key.namespace, key.name, {"metadata": guard, "status": patch}, subresource="status"
-        )
+        body = await self._kube.merge_patch(RLHFJOBS, key.namespace, key.name, {"metadata": guard, "status": patch}, subresource="status")
         self._store.put_job(body)
         seen.memory.status_written_at, seen.memory.status_failures = self._clock(), 0
         self._metrics.status_writes.labels(kind).inc()

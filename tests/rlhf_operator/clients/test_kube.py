@@ -108,7 +108,8 @@ def test_delete_is_guarded_by_uid_and_gone_is_no_error(serve):
         (409, "Conflict", "the object has been modified", {}, {"conflict"}),
         (403, "Forbidden", "exceeded quota", {}, {"permanent"}),
         (403, "Forbidden", "being terminated", {"causes": [{"reason": "NamespaceTerminating"}]}, {"namespace_terminating", "permanent"}),
-        (422, "Invalid", "spec.x: Invalid value", {}, {"permanent"}),
+        (422, "Invalid", "spec.x: Invalid value", {}, {"permanent", "invalid"}),
+        (400, "BadRequest", "not readable", {}, {"permanent", "invalid"}),
         (413, "RequestEntityTooLarge", "limit is 3145728", {}, {"too_large", "permanent"}),
         (500, "", "etcdserver: request is too large", {}, {"too_large"}),
         (500, "InternalError", "etcd timeout", {}, set()),
@@ -124,12 +125,21 @@ def test_what_a_refusal_means(serve, status, reason, message, details, facts):
         with pytest.raises(KubeError, match=f"GET /apis/rlhf.dev/v1alpha1/namespaces/ns/rlhfjobs/a: {status}") as caught:
             await kube.get(RLHFJOBS, "ns", "a")
         error = caught.value
-        known = {"not_found", "already_exists", "conflict", "permanent", "namespace_terminating", "too_large"}
+        known = {"not_found", "already_exists", "conflict", "permanent", "namespace_terminating", "too_large", "invalid"}
         assert {name for name in known if getattr(error, name)} == facts
         assert error.message == message
         assert error.retry_after == (7 if status == 429 else None)
 
     with_client(serve, handler, use)
+
+
+def test_a_refusal_names_the_fields():
+    causes = [{"reason": "FieldValueInvalid", "field": "status.progress.step"}, {"reason": "x"}, "odd"]
+    error = kube_error(
+        422, json.dumps({"details": {"causes": causes}, "message": "a\u202eb hf_abcdefghijklmnopqrstuvwxyz"}).encode(), "x", {}
+    )
+    assert error.fields == ("status.progress.step",)
+    assert error.message == "ab ***"
 
 
 def test_retry_after_of_the_header_counts(serve):

@@ -113,6 +113,49 @@ def test_rc65_a_status_that_is_too_large_is_written_smaller(fake_time):
     fake_time(main())
 
 
+def test_rc43_a_status_that_the_server_refuses_says_so_and_nothing_is_posted(fake_time):
+    async def main():
+        plan = decision(after=(Submit(1, "job-a1"),), phase="Starting", attempt=1)
+        world = World(lambda seen: plan)
+        writing = asyncio.create_task(world.events.run())
+        words = 'RLHFJob "job" is invalid: status.run.exitCode: Invalid value: 1e+23'
+        error = refused(422, "Invalid", words, fields=("status.run.exitCode",))
+        world.api.fail["patch rlhfjobs/status"] = [error]
+        assert await world.look() == Next(1.0)
+        stored = world.stored()
+        assert (stored["phase"], stored["reason"], "attempt" in stored) == ("Starting", "ApiError", False)
+        assert words in stored["message"]
+        await asyncio.sleep(1)
+        world.api.fail["patch rlhfjobs/status"] = [error]
+        assert await world.look() == Next(2.0), "each try later than the one before"
+        assert world.stored() == stored
+        assert "POST job-a1" not in world.api.calls
+        assert world.api.calls.count("patch rlhfjobs/status") == 3, "what the status says already is not written again"
+        await asyncio.sleep(2)
+        await world.look()
+        assert {name: value for name, value in world.stored().items() if value} == {"phase": "Starting", "attempt": 1}
+        assert world.api.calls[-1] == "POST job-a1"
+        await world.events.flush()
+        notes = [body["note"] for (plural, _), body in world.api.objects.items() if plural == "events"]
+        assert len(notes) == 1
+        assert words in notes[0]
+        writing.cancel()
+
+    fake_time(main())
+
+
+def test_a_refused_part_that_the_job_can_do_without_holds_nothing_up(fake_time):
+    async def main():
+        plan = dataclasses.replace(SUBMIT, status=SUBMIT.status.model_copy(update={"progress": ProgressStatus(step=3)}))
+        world = World(lambda seen: plan)
+        world.api.fail["patch rlhfjobs/status"] = [refused(422, "Invalid", "no", fields=("status.progress.step",))]
+        await world.look()
+        assert world.stored() == {"phase": "Starting", "attempt": 1}
+        assert world.api.calls[-1] == "POST job-a1"
+
+    fake_time(main())
+
+
 def test_after_a_failed_action_the_rest_waits_and_the_status_is_told(fake_time):
     async def main():
         plan = decision(before=(EnsureConfig(), EnsureToken()), after=(Submit(1, "job-a1"),), phase="Provisioning")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_api.status import Condition, Failure, ProgressStatus, RLHFJobStatus
 from rlhf_operator.runtime.jobview import status_body, stored_status
-from rlhf_operator.runtime.status import changes, merge_patch, small
+from rlhf_operator.runtime.status import changes, merge_patch, refused, small, without
 
 AT = "2026-01-01T00:00:00Z"
 
@@ -80,3 +82,38 @@ def test_rc65_the_small_status_keeps_what_the_operator_needs():
     assert "failures" not in result
     assert "progress" not in result
     assert stored_status({"status": result}).attempt == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        (("status.progress.step",), True),
+        (("status.evidence[0].exitCode", "status.rayCluster.name"), True),
+        (("status.progress.step", "status.run.lastStep"), False),
+        (("status.conditions[2].message",), False),
+        (("status",), False),
+        ((), False),
+    ],
+)
+def test_only_parts_that_a_job_goes_on_without_are_left_out(fields, kept):
+    stored = RLHFJobStatus(attempt=1, progress=ProgressStatus(step=1))
+    wanted = RLHFJobStatus(attempt=2, progress=ProgressStatus(step=2), evidence=[], gpus=8)
+    rest = without(stored, wanted, fields)
+    assert (rest is not None) == kept
+    if rest is not None:
+        assert (rest.attempt, rest.gpus) == (2, 8)
+        assert rest.progress == (stored.progress if "status.progress.step" in fields else wanted.progress)
+
+
+def test_a_refused_status_changes_nothing_but_what_is_said():
+    conditions = [Condition(type=each, status="True", last_transition_time=AT, reason="r") for each in ("Validated", "Running")]
+    stored = RLHFJobStatus(phase="Running", attempt=3, conditions=conditions, failures=[])
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    said = refused(stored, RLHFJobStatus(phase="Failed", attempt=4, observed_generation=2), "x" * 9000, now)
+    assert (said.phase, said.attempt, said.reason) == ("Running", 3, "ApiError")
+    assert said.message is not None
+    assert len(said.message) <= 4096
+    running = next(each for each in said.conditions if each.type == "Running")
+    assert (running.status, running.reason, running.observed_generation) == ("Unknown", "ApiError", 2)
+    assert said.conditions[0] == conditions[0]
+    assert refused(RLHFJobStatus(), RLHFJobStatus(phase="Pending"), "no", now).conditions == [], "the first visit is still to come"
