@@ -31,6 +31,9 @@ class Head:
     async def look(self, submission_id: str) -> SubmissionView | Fault:
         return await self._jobs.look(submission_id)
 
+    async def unfinished(self, job_uid: str) -> tuple[SubmissionView, ...] | Fault:
+        return await self._jobs.unfinished(job_uid)
+
     async def log_tail(self, submission_id: str) -> str:
         return await self._jobs.log_tail(submission_id)
 

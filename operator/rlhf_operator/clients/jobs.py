@@ -12,12 +12,15 @@ from urllib.parse import quote
 import aiohttp
 
 from rlhf_api.masking import heard
+from rlhf_operator import names
 from rlhf_operator.clients.http import Answer, Endpoint, call
 from rlhf_operator.decide.observation import JobsStatus, SubmissionView
 
 MESSAGE_CHARACTERS = 4096
 SHORT_CHARACTERS = 253
 LOG_CHARACTERS = 16_384
+SAID_CHARACTERS = 80
+ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 SECRET_CHARACTERS = 4096
 """Longest secret that is still recognised where a log is cut."""
 
@@ -45,6 +48,8 @@ class Health:
     """Empty until the Jobs API answers a version call."""
     fault: str = ""
     """Why the head does not count as reachable; empty = it answered."""
+    said: str = ""
+    """What it answered in place of a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +79,37 @@ def parse_submission(submission_id: str, answer: Answer) -> SubmissionView | Fau
     found = _mapping(answer.body)
     if found is None:
         return Fault(f"the Jobs API's answer about {submission_id} is not a JSON object: {answer.says(120)}", answer.status)
+    return _submission(submission_id, found, answer.status)
+
+
+def parse_unfinished(job_uid: str, answer: Answer) -> tuple[SubmissionView, ...] | Fault:
+    if answer.status != 200:
+        return Fault(answer.says(), answer.status)
+    try:
+        found = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list):
+        return Fault(f"the Jobs API's list of submissions is not a JSON list: {answer.says(120)}", answer.status)
+    views = []
+    for each in found:
+        metadata = each.get("metadata") if isinstance(each, dict) else None
+        submission_id = each.get("submission_id") if isinstance(each, dict) else None
+        if not isinstance(metadata, dict) or metadata.get(names.JOB_UID_METADATA) != job_uid or not isinstance(submission_id, str):
+            continue
+        view = _submission(_text(submission_id, SHORT_CHARACTERS), each, answer.status)
+        if isinstance(view, Fault):
+            return view
+        if view.status not in ENDED:
+            views.append(view)
+    return tuple(views)
+
+
+def _submission(submission_id: str, found: Mapping[str, Any], code: int) -> SubmissionView | Fault:
     status = found.get("status")
     known = STATUSES.get(status) if isinstance(status, str) else None
     if known is None:
-        return Fault(f"the Jobs API's answer about {submission_id} has the unknown status {_text(status, 80)!r}", answer.status)
+        return Fault(f"the Jobs API's answer about {submission_id} has the unknown status {_text(status, 80)!r}", code)
     metadata = found.get("metadata")
     return SubmissionView(
         submission_id=submission_id,
@@ -161,7 +193,12 @@ class JobsClient:
             return Health(False, "", fault=version.says())
         gcs = await call(self._session, "GET", self._endpoint, "/api/gcs_healthz")
         found = _mapping(version.body) or {}
-        return Health(gcs.status == 200, _text(found.get("ray_version") or found.get("version"), SHORT_CHARACTERS))
+        number = _text(found.get("ray_version") or found.get("version"), SHORT_CHARACTERS)
+        return Health(gcs.status == 200, number, said="" if number else version.says(SAID_CHARACTERS))
+
+    async def unfinished(self, job_uid: str) -> tuple[SubmissionView, ...] | Fault:
+        """The submissions of this job that have not ended, whoever knows of them."""
+        return parse_unfinished(job_uid, await call(self._session, "GET", self._endpoint, "/api/jobs/"))
 
     async def look(self, submission_id: str) -> SubmissionView | Fault:
         return parse_submission(submission_id, await call(self._session, "GET", self._endpoint, _path(submission_id)))

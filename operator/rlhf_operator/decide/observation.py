@@ -156,6 +156,7 @@ class HeadView:
     reachable: bool
     unreachable_since: datetime | None = None
     error: str = ""
+    """Why it is not reachable, or what of its answers can't be used."""
     gcs_healthy: bool = False
     version: str = ""
     submission: SubmissionView | None = None
@@ -163,6 +164,8 @@ class HeadView:
     progress: Progress | None = None
     """The last answer of ``/progress`` that belongs to this job and attempt, kept when later polls fail."""
     progress_at: datetime | None = None
+    others: tuple[SubmissionView, ...] | None = None
+    """This job's submissions that have not ended, asked for only while none is followed; None = not answered yet."""
     progress_fault: ProgressFault | None = None
     """Why the driver that runs can't be read now; kept as it was when the driver ends."""
 

@@ -28,7 +28,7 @@ from rlhf_operator.decide.lifecycle import (
 )
 from rlhf_operator.decide.observation import Observation
 from rlhf_operator.decide.settings import DecideSettings
-from rlhf_operator.decide.start import head_answers, next_attempt, old_attempt_is_over, old_head_is_gone, pods_are_ready
+from rlhf_operator.decide.start import head_answers, next_attempt, no_other_trainer, old_attempt_is_over, old_head_is_gone, pods_are_ready
 from rlhf_operator.decide.terms import terms_of
 
 Policy = Callable[[Case], bool]
@@ -56,6 +56,7 @@ POLICIES: tuple[Policy, ...] = (
     old_head_is_gone,  # never two trainers at once
     pods_are_ready,  # with what keeps them, and the provisioning deadline
     head_answers,  # no POST before Ray is healthy
+    no_other_trainer,  # never two trainers at once, whatever somebody did to the status
     old_attempt_is_over,  # never two trainers at once, by the head's own word
     back_off,  # longer each time that no step was made
     next_attempt,  # one attempt, one id, one POST

@@ -12,9 +12,9 @@ from rlhf_operator.decide.actions import StopSubmission, Submit
 from rlhf_operator.decide.attempt_state import say_not_running
 from rlhf_operator.decide.case import TERMINAL, Case
 from rlhf_operator.decide.deadlines import wait_for
-from rlhf_operator.decide.observation import PodView
+from rlhf_operator.decide.observation import PodView, SubmissionView
 from rlhf_operator.decide.outcome import ended_at, replace_cluster, steps_made
-from rlhf_operator.decide.texts import moment_of, one_line, stamp
+from rlhf_operator.decide.texts import clean, few, moment_of, one_line, stamp
 from rlhf_operator.decide.waiting import Trouble, rejoining, why_not_ready
 
 
@@ -55,6 +55,7 @@ def head_answers(case: Case) -> bool:
         words = f"does not answer yet: {one_line(head.error) or 'no connection'}"
     else:
         words = "answers, but Ray's control store is not healthy yet" if not head.gcs_healthy else "answers, but not with a version yet"
+        words += f": {one_line(clean(head.error))}" if head.error and head.gcs_healthy else ""
     message = f"all pods are ready; Ray's head at {case.head_address} {words}"
     refused = case.token_trouble(head.error) if head is not None and not head.reachable else ""
     trouble = Trouble(Reason.TOKEN_REFUSED, f"{message}; {refused}") if refused else Trouble(Reason.WAITING_FOR_HEAD, message)
@@ -104,6 +105,52 @@ def old_attempt_is_over(case: Case) -> bool:
         case.set_run(stop_requested_at=stamp(case.now), stop_reason="Fence")
     say_not_running(case, f"attempt {case.status.attempt} to stop, which Ray still runs")
     return True
+
+
+def no_other_trainer(case: Case) -> bool:
+    """A trainer that the status does not name, because somebody edited it, is followed again where it is the last attempt, else stopped."""
+    if case.status.run is not None:
+        return False
+    head = case.fresh_head
+    if head is None or not head.reachable or head.others is None:
+        error = one_line(clean(head.error)) if head is not None else ""
+        words = f"does not say which trainers it has: {error}" if error else "has not been asked yet which trainers it has"
+        trouble = Trouble(Reason.WAITING_FOR_HEAD, f"Ray's head at {case.head_address} {words}")
+        return wait_for(case, trouble, bounded=bool(error))
+    if not head.others:
+        return False
+    last = max(head.others, key=_attempt_of)
+    if _attempt_of(last) < max(case.status.attempt or 0, 1):
+        case.after.extend(StopSubmission(view.submission_id) for view in head.others)
+        return _waits_for(case, head.others)
+    older = tuple(view for view in head.others if view is not last)
+    if older:
+        case.after.extend(StopSubmission(view.submission_id) for view in older)
+        return _waits_for(case, older)
+    run = RunStatus(
+        submission_id=last.submission_id,
+        submitted_at=stamp(case.now),
+        confirmed_at=stamp(case.now),
+        head=pods.identity(pods.head_pod(case.seen.pods)),
+        workers=pods.fingerprint(case.seen.pods),
+        start_step=case.status.checkpoint.step if case.status.checkpoint is not None else 0,
+    )
+    case.set(attempt=_attempt_of(last), run=run, retry_at=None, provisioning_since=None)
+    message = f"the head runs {last.submission_id}, which the status did not name any more; it is followed again"
+    case.condition("Running", "False", Reason.SUBMITTED, message)
+    case.wake_in(case.settings.recheck_seconds)
+    return True
+
+
+def _attempt_of(view: SubmissionView) -> int:
+    """0 where the submission does not say."""
+    said = view.metadata.get(names.ATTEMPT_METADATA, "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 10 else 0
+
+
+def _waits_for(case: Case, others: tuple[SubmissionView, ...]) -> bool:
+    named = few([view.submission_id for view in others])
+    return wait_for(case, Trouble(Reason.WAITING_FOR_HEAD, f"the head still runs {named} of this job, which is asked to stop"))
 
 
 def next_attempt(case: Case) -> bool:

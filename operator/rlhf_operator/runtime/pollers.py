@@ -44,6 +44,8 @@ class Head(Protocol):
 
     async def look(self, submission_id: str) -> SubmissionView | Fault: ...
 
+    async def unfinished(self, job_uid: str) -> tuple[SubmissionView, ...] | Fault: ...
+
     async def log_tail(self, submission_id: str) -> str: ...
 
     async def progress(self, job_uid: str, attempt: int) -> Progress | Fault: ...
@@ -79,12 +81,20 @@ async def look(head: Head, target: Target, before: HeadView | None, now: Callabl
     if health.fault:
         since = before.unreachable_since or now()
         return replace(before, at=asked, reachable=False, unreachable_since=since, error=health.fault, gcs_healthy=False)
+    error, others = "", None
+    if health.said:
+        error = f"it answers {health.said}"
+    elif submission_id is None and health.gcs_healthy and health.version:
+        # Of whatever the status does not name: before its first POST the job must have no trainer.
+        listed = await head.unfinished(target.job_uid)
+        error, others = (listed.message, None) if isinstance(listed, Fault) else ("", listed)
     return replace(
         before,
         at=asked,
         reachable=True,
         unreachable_since=None,
-        error="",
+        error=error,
+        others=others,
         gcs_healthy=health.gcs_healthy,
         version=health.version,
         submission=seen if isinstance(seen, SubmissionView) else None,
@@ -135,7 +145,7 @@ def interval(view: HeadView, unreachable_looks: int, running_seconds: float = RU
     submission = view.submission
     if submission is not None and submission.status in ENDED:
         return ENDED_SECONDS
-    if submission is None and view.gcs_healthy and view.version:
+    if submission is None and view.gcs_healthy and view.version and not view.error:
         # All is known that a POST waits for. Hundreds of jobs that start together wait for their turn, not for their heads.
         return running_seconds
     fault = view.progress_fault
@@ -159,7 +169,7 @@ def differs(before: HeadView | None, after: HeadView) -> bool:
         unread = None
         if fault is not None:
             unread = (fault.message[:WORDS], fault.answered, fault.log_read_at is None, fault.log_grew_at is None)
-        return view.reachable, view.gcs_healthy, view.version, view.submission, told, unread
+        return view.reachable, view.gcs_healthy, view.version, view.others, view.submission, told, unread
 
     return facts(before) != facts(after)
 
@@ -198,7 +208,7 @@ class Pollers:
         if old is not None and (old.job_uid, old.watch.head_service) == (job_uid, watch.head_service):
             view = self._views.get(key)
             if view is not None:
-                self._views[key] = replace(view, submission=None, progress=None, progress_at=None, progress_fault=None)
+                self._views[key] = replace(view, submission=None, others=None, progress=None, progress_at=None, progress_fault=None)
         else:
             self._views.pop(key, None)
         self.nudge(key)

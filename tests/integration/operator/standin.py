@@ -135,6 +135,8 @@ class StandIn:
         parts = path.rstrip("/").split("/")
         if request.method == "POST" and parts == ["api", "jobs"]:
             return self._submit(head, await request.json(), request)
+        if parts == ["api", "jobs"]:
+            return web.json_response([self._details(head, each) for each in head.submissions.values()])
         submission = head.submissions.get(parts[2]) if len(parts) > 2 and parts[:2] == ["api", "jobs"] else None
         if submission is None:
             return web.Response(status=404, text=f"Job {parts[-1]} does not exist")

@@ -24,6 +24,7 @@ from rlhf_operator.clients.jobs import (
     parse_log_tail,
     parse_submission,
     parse_submit,
+    parse_unfinished,
 )
 from rlhf_operator.clients.progress import parse_progress
 from rlhf_operator.decide.observation import SubmissionView
@@ -54,6 +55,10 @@ FAILED = {
     "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR",
     "driver_exit_code": 75,
 }
+
+
+DRIVER = {"type": "DRIVER", "job_id": "01000000", "submission_id": None, "status": "RUNNING", "metadata": {}}
+"""Of a program that joined the cluster by itself."""
 
 
 def body(value: Any, status: int = 200) -> Answer:
@@ -270,3 +275,41 @@ def test_progress_of_somebody_else_is_refused(uid, attempt, says):
     seen = parse_progress(body({"jobUid": "u", "attempt": 1, "step": 3}), uid, attempt)
     assert isinstance(seen, Fault)
     assert says in seen.message
+
+
+@pytest.mark.parametrize(
+    ("listed", "found"),
+    [
+        ([], ()),
+        ([DRIVER, RUNNING, {**FAILED, "submission_id": "job-a0"}], ("job-a1",)),
+        ([{**RUNNING, "metadata": {"rlhf.dev/job-uid": "another"}}, {**RUNNING, "metadata": None}, 7, None], ()),
+        ([RUNNING, {**RUNNING, "submission_id": "job-a2", "status": "PENDING"}], ("job-a1", "job-a2")),
+    ],
+)
+def test_what_a_job_still_runs_is_told_by_the_uid_in_the_metadata(listed, found):
+    views = parse_unfinished("u", body(listed))
+    assert not isinstance(views, Fault)
+    assert tuple(view.submission_id for view in views) == found
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [body("no", 500), body("<html>"), body({"jobs": []}), body([{**RUNNING, "status": "LOST"}])],
+    ids=["500", "html", "map", "odd"],
+)
+def test_a_list_that_cannot_be_read_is_no_empty_list(answer):
+    assert isinstance(parse_unfinished("u", answer), Fault)
+
+
+def test_what_answers_in_place_of_a_version_is_told_in_short(serve):
+    async def main():
+        async def handler(request: web.Request) -> web.StreamResponse:
+            return web.Response(text="<html><title>Log in to the portal</title>" + "x" * 500, content_type="text/html")
+
+        async with serve(handler) as url, aiohttp.ClientSession() as session:
+            health = await JobsClient(session, Endpoint(url, {})).health()
+            assert (health.fault, health.version) == ("", "")
+            assert health.said.startswith("200 <html><title>Log in to the portal</title>xxx")
+            assert len(health.said) <= 84
+
+    asyncio.run(main())

@@ -209,7 +209,14 @@ def progress(step: int = 7, attempt: int = 1, **changes: Any) -> Progress:
 
 def head_view(view: SubmissionView | None = None, **changes: Any) -> HeadView:
     base = HeadView(
-        at=later(-1), reachable=True, gcs_healthy=True, version="2.60.0", submission=view, progress=progress(), progress_at=later(-1)
+        at=later(-1),
+        reachable=True,
+        gcs_healthy=True,
+        version="2.60.0",
+        submission=view,
+        progress=progress(),
+        progress_at=later(-1),
+        others=(),
     )
     return replace(base, **changes)
 

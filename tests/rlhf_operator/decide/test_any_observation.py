@@ -165,6 +165,7 @@ HEADS = st.builds(
     submission=st.none() | SUBMISSIONS,
     progress=st.none() | REPORTS,
     progress_at=MAYBE_TIMES,
+    others=st.none() | st.lists(SUBMISSIONS, max_size=2).map(tuple),
 )
 RESULTS = st.builds(
     ActResult,

@@ -14,6 +14,7 @@ from rlhf_operator.decide.actions import EnsureCluster, StopSubmission, Submit
 from rlhf_operator.decide.observation import ActResult, HeadView, PodView
 from tests.rlhf_operator.decide.builders import (
     NAME,
+    UID,
     actions,
     ago,
     condition,
@@ -124,6 +125,48 @@ def test_a_refused_post_ends_the_job() -> None:
     decision = decided(observe(running_status(run=UNCONFIRMED), results=(result,), head=head_view()))
     assert decision.status.phase == "Failed"
     assert "HTTP 400: entrypoint missing" in (decision.status.message or "")
+
+
+# A status that somebody edited.
+
+
+def test_rc43_a_trainer_that_the_status_does_not_name_is_followed_again() -> None:
+    decision = decided(observe(WAITS.model_copy(update={"attempt": 1}), head=head_view(others=(submission("RUNNING"),))))
+    assert actions(decision) == []
+    assert decision.status.attempt == 1
+    run = decision.status.run
+    assert run is not None
+    assert (run.submission_id, run.head) == (A1, HeadIdentity(pod_uid="head-1", container_id="head-c1"))
+    assert run.confirmed_at is not None
+    followed = decided(observe(decision.status, head=head_view(submission("RUNNING"), at=later(2))), seconds=3)
+    assert followed.status.phase == "Running"
+
+
+def test_rc43_a_later_attempt_is_followed_and_earlier_ones_are_stopped_first() -> None:
+    status = WAITS.model_copy(update={"attempt": None})
+    both = decided(observe(status, head=head_view(others=(submission("RUNNING"), submission("PENDING", attempt=2)))))
+    assert actions(both) == [StopSubmission(A1)]
+    assert both.status.run is None
+    alone = decided(observe(both.status, head=head_view(others=(submission("RUNNING", attempt=2),))))
+    assert (alone.status.attempt, alone.status.run and alone.status.run.submission_id) == (2, A2)
+
+
+@pytest.mark.parametrize("metadata", [{"rlhf.dev/attempt": "1"}, {}, {"rlhf.dev/attempt": "²"}], ids=["earlier", "unsaid", "odd"])
+def test_rc43_a_trainer_of_no_attempt_that_counts_is_stopped_before_the_post(metadata: dict[str, str]) -> None:
+    status = WAITS.model_copy(update={"attempt": 3})
+    other = submission("RUNNING", metadata={"rlhf.dev/job-uid": UID} | metadata)
+    decision = decided(observe(status, head=head_view(others=(other,))))
+    assert actions(decision) == [StopSubmission(A1)]
+    assert "still runs gsm8k-a1 of this job" in condition(decision, "ClusterReady").message
+
+
+def test_rc43_no_first_post_before_the_head_has_said_what_it_runs() -> None:
+    asked = decided(observe(WAITS, head=head_view(others=None)))
+    assert actions(asked) == []
+    assert asked.requeue_after_seconds == 5
+    fault = decided(observe(WAITS, head=head_view(others=None, error="500 gone mad")))
+    assert actions(fault) == []
+    assert "does not say which trainers it has: 500 gone mad" in (fault.status.message or "")
 
 
 # RC-05: loss of the head.

@@ -203,6 +203,12 @@ CASES = (
         "TokenRefused",
         ("401 Unauthorized: no valid token", "kubectl -n research delete secret/gsm8k-ray-token raycluster/gsm8k"),
     ),
+    Case(
+        "something that is not Ray answers",
+        {"cluster": ray_cluster(), "head": head_view(version="", error="it answers 200 <html>Log in")},
+        "WaitingForHead",
+        ("not with a version yet: it answers 200 <html>Log in",),
+    ),
     Case("RC-37: no version yet", {"cluster": ray_cluster(), "head": head_view(version="")}, "WaitingForHead", ("version",)),
 )
 

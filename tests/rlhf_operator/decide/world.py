@@ -341,7 +341,10 @@ class World:
         # The version is asked for only where there is no submission to look at.
         version = (self.view.version if self.view is not None else "") if job is not None else "2.60.0"
         view = HeadView(at=self.now, reachable=True, gcs_healthy=True, version=version)
-        if wanted is not None:
+        if wanted is None:
+            running = [(each, job) for each, job in self.jobs.get(pod.container_id, {}).items() if job.status in ("PENDING", "RUNNING")]
+            view = replace(view, others=tuple(self._submission(each, job) for each, job in running))
+        else:
             view = replace(view, submission=self._submission(wanted, job))
         if job is not None and job.status == "RUNNING":
             view = replace(view, progress=self._progress(job), progress_at=self.now)

@@ -35,6 +35,7 @@ class Head:
         self.found = True
         self.step = 0
         self.asked: list[str] = []
+        self.others: tuple[SubmissionView, ...] | Fault = ()
         self.takes = 0.0
         self.log = "the end"
         self.fault: Fault | None = None
@@ -49,6 +50,10 @@ class Head:
         if not self.up:
             return Fault("refused")
         return SubmissionView(submission_id, self.found, status=self.status if self.found else None)  # type: ignore[arg-type]
+
+    async def unfinished(self, job_uid: str) -> tuple[SubmissionView, ...] | Fault:
+        self.asked.append("unfinished")
+        return self.others
 
     async def log_tail(self, submission_id: str) -> str:
         self.asked.append("log")
@@ -72,6 +77,28 @@ async def after(head: Head, before: HeadView | None = None, target: Watch | None
 def unread(at: datetime = START, **changes: Any) -> HeadView:
     fault = replace(ProgressFault("401 unauthorized", START, True), **changes)
     return HeadView(at=at, reachable=True, submission=SubmissionView("a", True, status="RUNNING"), progress_fault=fault)
+
+
+def test_rc43_a_head_that_is_healthy_is_asked_what_it_runs_before_the_first_post(fake_time):
+    async def main():
+        head = Head()
+        other = SubmissionView("job-a1", True, status="RUNNING")
+        head.others = (other,)
+        view = await after(head, target=watch(None))
+        assert (head.asked, view.others) == (["health", "unfinished"], (other,))
+        head.others = Fault("500 no")
+        fault = await after(head, view, watch(None))
+        assert (fault.reachable, fault.others, fault.error) == (True, None, "500 no")
+        assert interval(fault, 0) < interval(view, 0)
+        assert differs(fault, view)
+        head.gcs, head.asked = False, []
+        await after(head, target=watch(None))
+        assert head.asked == ["health"]
+        head.gcs, head.asked, head.found = True, [], False
+        assert (await after(head)).others is None
+        assert head.asked == ["look", "health"], "where a submission is followed nothing else is asked for"
+
+    fake_time(main())
 
 
 def test_rc37_before_the_first_post_both_health_answers_are_asked_for(fake_time):

@@ -137,6 +137,9 @@ class Head:
     async def look(self, submission_id: str) -> SubmissionView | Fault:
         return SubmissionView(submission_id, True, status="RUNNING", metadata=self.metadata)
 
+    async def unfinished(self, job_uid: str) -> tuple[SubmissionView, ...] | Fault:
+        return ()
+
     async def health(self) -> Health:
         return Health(True, "2.60.0")
 
