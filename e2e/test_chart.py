@@ -15,7 +15,7 @@ from e2e.kit.api import Api
 from e2e.kit.budgets import Budgets
 from e2e.kit.clients import Clients
 from e2e.kit.inspection import overlaps, repeated
-from e2e.kit.jobs import Job, Jobs
+from e2e.kit.jobs import CHILDREN, Job, Jobs
 from e2e.kit.operator import CHART, CRD, Images, Release
 from e2e.kit.waiting import eventually
 
@@ -125,9 +125,14 @@ def test_an_uninstall_leaves_jobs_alone_holds_up_no_deletion_and_an_install_take
     assert changing.token_key() == key
     step = training.progress()["step"]
 
+    assert pending[1].children() == list(CHILDREN)
     for job in (finished, pending[1]):
+        owned = job.children()
+        assert len(owned) > 1, owned
+        began = time.monotonic()
         job.clients.kubectl("delete", "rlhfjob", job.name, "--wait=false", namespace=job.api.namespace)
-        print(f"{job.name} deleted without an operator: all gone in {job.gone(limits.gone, kept=('PersistentVolumeClaim',)):.1f} s")
+        job.gone(limits.gone, kept=("PersistentVolumeClaim",))
+        print(f"{job.name} deleted without an operator, and {', '.join(owned)}: {time.monotonic() - began:.1f} s")
     began = time.monotonic()
     admin.delete("Namespace", team.api.namespace)
     eventually("its namespace to be gone", lambda: admin.get("Namespace", team.api.namespace) is None, seconds=limits.gone, api=team.api)
