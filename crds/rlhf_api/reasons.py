@@ -43,6 +43,7 @@ class Reason(StrEnum):
     INVALID_RAY_CLUSTER = "InvalidRayCluster"
     FORMER_JOB = "FormerJob"
     API_ERROR = "ApiError"
+    RELEASED = "Released"
     # running
     SUBMITTED = "Submitted"
     TRAINING = "Training"
@@ -55,6 +56,7 @@ class Reason(StrEnum):
     SUSPEND_REQUESTED = "SuspendRequested"
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
+    DELETING = "Deleting"
     # failure
     BAD_CONFIGURATION = "BadConfiguration"
     BAD_DATA_OR_REWARD = "BadDataOrReward"
@@ -187,7 +189,8 @@ FACTS: Mapping[Reason, Fact] = {
     Reason.FORMER_JOB: Fact(
         "waiting",
         "Objects of a deleted job with the same name are still there.",
-        "Nothing; they go away with their pods. Objects that are not the operator's must be removed by hand.",
+        "Nothing, where they go away with their pods. For what nothing removes, such as what `--cascade=orphan` left, the message has the "
+        "command.",
     ),
     Reason.API_ERROR: Fact(
         "waiting",
@@ -195,6 +198,7 @@ FACTS: Mapping[Reason, Fact] = {
         "Look at the API server if it lasts; the message has the count.",
         warning=True,
     ),
+    Reason.RELEASED: Fact("waiting", "The job has ended, and its pods are released as `lifecycle.cleanupPolicy` says."),
     Reason.SUBMITTED: Fact("running", "The attempt was handed to Ray; the trainer starts."),
     Reason.TRAINING: Fact("running", "The trainer runs; `status.progress` says how far it is."),
     Reason.HEAD_UNREACHABLE: Fact(
@@ -218,6 +222,11 @@ FACTS: Mapping[Reason, Fact] = {
     Reason.SUSPEND_REQUESTED: Fact("running", "The trainer was asked to write a checkpoint and stop."),
     Reason.SUSPENDED: Fact("running", "Stopped after a checkpoint, all pods are released.", "`suspend: false` continues."),
     Reason.RESUMED: Fact("running", "The job continues from its last checkpoint."),
+    Reason.DELETING: Fact(
+        "running",
+        "The job is being deleted: its trainer was asked to write a checkpoint and stop, its pods go.",
+        "If it lasts, a finalizer holds the object: `kubectl get rlhfjob NAME -o jsonpath='{.metadata.finalizers}'`.",
+    ),
     Reason.BAD_CONFIGURATION: _failure(
         "The trainer refuses the job's configuration (exit code 2).",
         "The message names the field. Create a corrected job under another name, or delete this one first.",
@@ -293,14 +302,14 @@ FACTS: Mapping[Reason, Fact] = {
     ),
     Reason.BACKOFF_LIMIT: Fact(
         "end",
-        "The failures that are the user's used up `lifecycle.backoffLimit`.",
-        "The last entry of `status.failures` says why.",
+        "The failures that are the user's used up `lifecycle.backoffLimit`; where that is 0, the failure's own reason stands instead.",
+        "The message and the last entry of `status.failures` say why.",
         ("User",),
         warning=True,
     ),
     Reason.RESTART_LIMIT: Fact(
         "end",
-        "The failures of the cluster used up `lifecycle.maxInfraRestarts`.",
+        "The failures of the cluster used up `lifecycle.maxInfraRestarts`; where that is 0, the failure's own reason stands instead.",
         "`status.failures` lists the last ten; look for one node, one pod or one cause in them.",
         ("Infra",),
         warning=True,

@@ -22,6 +22,8 @@ class Limit:
 
     reason: Reason
     message: str
+    restarts: int
+    """How many it allowed."""
 
 
 def delay_seconds(counters: Counters, settings: DecideSettings) -> float:
@@ -60,11 +62,11 @@ def used_up(judgement: Judgement, counters: Counters, charges: Sequence[Charge],
     """The budget that does not allow another attempt; None when one may follow."""
     if judgement.class_ == "User" and counters.user > lifecycle.backoff_limit:
         limit = lifecycle.backoff_limit
-        return Limit(Reason.BACKOFF_LIMIT, f"lifecycle.backoffLimit allows {limit} restarts after failures of the job itself")
+        return Limit(Reason.BACKOFF_LIMIT, f"lifecycle.backoffLimit allows {limit} restarts after failures of the job itself", limit)
     infra = sum(charge.count for charge in charges)
     if judgement.class_ == "Infra" and infra > lifecycle.max_infra_restarts:
         limit = lifecycle.max_infra_restarts
-        return Limit(Reason.RESTART_LIMIT, f"lifecycle.maxInfraRestarts allows {limit} restarts after failures of the cluster")
+        return Limit(Reason.RESTART_LIMIT, f"lifecycle.maxInfraRestarts allows {limit} restarts after failures of the cluster", limit)
     return None
 
 

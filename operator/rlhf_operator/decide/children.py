@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rlhf_api.reasons import Reason
-from rlhf_operator import names
 from rlhf_operator.decide.actions import (
     Action,
     DeleteCluster,
@@ -163,8 +162,7 @@ def _answer(case: Case, result: ActResult) -> Trouble:
     kind = KINDS[result.action]
     words = f"{kind} cannot be created: {f'HTTP {result.code}: ' if result.code else ''}{one_line(result.message) or 'no answer'}"
     if result.code == 409:
-        name = names.ray_cluster(case.seen.job.name) if result.action == "EnsureCluster" else f"{kind} of that name"
-        return Trouble(Reason.FORMER_JOB, f"{words}; {name} belongs to another owner, the job waits until it is gone")
+        return Trouble(Reason.FORMER_JOB, f"{words}; the job waits until it is gone")
     if any(word in result.message.lower() for word in QUOTA):
         return Trouble(Reason.QUOTA_EXCEEDED, words)
     if result.permanent:

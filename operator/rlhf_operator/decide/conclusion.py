@@ -11,7 +11,7 @@ from rlhf_operator.decide.conditions import find
 from rlhf_operator.decide.phase import deciding_condition, phase_of
 from rlhf_operator.decide.texts import EVENT_MAX, cut
 
-QUIET = frozenset({Reason.ACCEPTED, Reason.VALID, Reason.NOT_RUNNING, Reason.NOT_SUSPENDED})
+QUIET = frozenset({Reason.ACCEPTED, Reason.VALID, Reason.NOT_RUNNING, Reason.NOT_SUSPENDED, Reason.RELEASED, Reason.DELETING})
 """Reasons that are no news."""
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from rlhf_api.reasons import Reason
 from rlhf_operator.decide import pods
-from rlhf_operator.decide.actions import DeleteCluster, DeleteJob, MarkCluster, SuspendCluster
+from rlhf_operator.decide.actions import DeleteCluster, DeleteJob, MarkCluster, StopSubmission, SuspendCluster
 from rlhf_operator.decide.attempt import attempt_stops, request_stop
 from rlhf_operator.decide.attempt_state import say_not_running
 from rlhf_operator.decide.case import Case
@@ -18,15 +18,28 @@ from rlhf_operator.decide.waiting import Trouble
 
 
 def deletion_comes_first(case: Case) -> bool:
-    """Nothing new while the object goes away, and no word more in a status that nobody will read.
+    """Nothing new while the object goes away, and one last word in its status: a foreign finalizer can keep it for long.
 
     Children go by their ownerReference. The RayCluster is deleted as well: an object that a foreign finalizer keeps would keep its GPUs.
+    Its trainer is asked to save while its pods have their grace period.
     """
     if not case.seen.job.deleting:
         return False
-    cluster = case.cluster
+    cluster, run = case.cluster, case.run
     if cluster is not None and not cluster.deleting:
         case.before.append(DeleteCluster(cluster.uid))
+    if case.finished or not case.status.conditions:
+        return True
+    message = "the job is being deleted; its pods go"
+    if run is not None:
+        message = "the job is being deleted; its trainer is asked to write a checkpoint and stop, and its pods go"
+        result = case.result("StopSubmission")
+        if (cluster is not None or pods.head_pod(case.seen.pods) is not None) and (result is None or not result.ok):
+            case.before.append(StopSubmission(run.submission_id))
+    case.condition("ClusterReady", "False", Reason.DELETING, message)
+    case.condition("Running", "False", Reason.DELETING, message)
+    # Of the phases this is what happens: the trainer saves and the pods are released.
+    case.set(phase="Suspending", reason=Reason.DELETING, message=message)
     return True
 
 

@@ -10,6 +10,7 @@ from rlhf_operator.decide import budgets, evidence
 from rlhf_operator.decide.actions import DeleteCluster, DeleteDisruptionBudget, ReleaseWorkers
 from rlhf_operator.decide.case import TERMINAL, Case
 from rlhf_operator.decide.classify import Clues, Judgement, Lost, classify
+from rlhf_operator.decide.conditions import find
 from rlhf_operator.decide.observation import SubmissionView
 from rlhf_operator.decide.progress import finished
 from rlhf_operator.decide.texts import FAILURE_MAX, cut_middle, moment_of, stamp
@@ -85,8 +86,10 @@ def _after_failure(case: Case, run: RunStatus, judgement: Judgement, ended: date
         return
     limit = budgets.used_up(judgement, counters, charges, lifecycle) if lifecycle is not None else None
     if limit is not None:
-        fail(case, judgement.reason, f"{judgement.message}\n{limit.message}")
-        case.note(limit.reason, limit.message)
+        if limit.restarts:
+            fail(case, limit.reason, f"{limit.message}; the last: {judgement.reason}: {judgement.message}")
+        else:
+            fail(case, judgement.reason, f"{judgement.message}\n{limit.message}")
         return
     words = f"attempt {case.status.attempt} ended with {judgement.reason}"
     if judgement.reason == Reason.QUEUE_EVICTED:
@@ -157,8 +160,22 @@ def fail(case: Case, reason: Reason, message: str) -> None:
 
 def _finish(case: Case) -> None:
     case.condition("Running", "False", Reason.NOT_RUNNING, "the job has ended")
+    case.condition("Suspended", "False", Reason.NOT_SUSPENDED, "the job has ended")
     case.set(finished_at=stamp(case.now), retry_at=None)
     clean_up(case)
+    _say_released(case)
+
+
+def _say_released(case: Case) -> None:
+    """That pods which were ready are not kept. Why others never became ready stays told."""
+    ready = find(case.status.conditions, "ClusterReady")
+    if ready is None or (ready.status != "True" and ready.reason != Reason.PODS_NOT_READY):
+        return
+    if any(isinstance(action, DeleteCluster) for action in case.after) or case.cluster is None:
+        case.condition("ClusterReady", "False", Reason.RELEASED, "the job has ended and its Ray cluster is released")
+    elif any(isinstance(action, ReleaseWorkers) for action in case.after):
+        message = "the job has ended and its worker pods are released; the head stays for its logs"
+        case.condition("ClusterReady", "False", Reason.RELEASED, message)
 
 
 def clean_up(case: Case) -> None:

@@ -72,7 +72,9 @@ def _refused_pods(cluster: RayClusterView) -> Trouble | None:
     if state != "True":
         return None
     quota = any(word in message.lower() for word in QUOTA)
-    return Trouble(Reason.QUOTA_EXCEEDED if quota else Reason.ADMISSION_DENIED, f"{reason}: {one_line(message)}")
+    # KubeRay 1.6 begins the message with the reason, too.
+    words = one_line(message).removeprefix(reason).lstrip(": ")
+    return Trouble(Reason.QUOTA_EXCEEDED if quota else Reason.ADMISSION_DENIED, f"{reason}: {words}")
 
 
 def _container_trouble(pod: PodView) -> Trouble | None:

@@ -201,7 +201,7 @@ class Actor:
         meta = body["metadata"]
         found = await self._kube.find(kind, meta["namespace"], meta["name"])
         if found is None:
-            raise ActionError(f"{kind} {meta['name']} was just deleted; it is made again", code=409)
+            raise ActionError(f"{kind} {meta['name']} was just deleted; it is made again")
         if job.metadata.uid not in owners(found):
             raise _foreign(kind, found)
         return found
@@ -287,9 +287,14 @@ class Actor:
 
 
 def _foreign(kind: Kind, found: Mapping[str, Any]) -> ActionError:
-    """A leftover of an earlier job goes by itself; an object of somebody else does not."""
+    """A leftover of an earlier job goes with it, unless somebody had it stay; an object of somebody else does not."""
     meta = mapping(found.get("metadata"))
     labelled = mapping(meta.get("labels")).get(names.JOB_UID_LABEL)
     leftover = bool(meta.get("deletionTimestamp")) or bool(labelled)
     whose = f"an earlier job of this name (UID {labelled})" if labelled else "somebody else"
-    return ActionError(f"{kind} {meta.get('name')} exists and belongs to {whose}", code=409, permanent=not leftover)
+    words = f"{kind} {meta.get('name')} exists and belongs to {whose}"
+    if meta.get("deletionTimestamp"):
+        words += "; it is being deleted"
+    elif not owners(found):
+        words += f"; nothing removes it, so if it is not needed: kubectl -n {meta.get('namespace')} delete {kind} {meta.get('name')}"
+    return ActionError(words, code=409, permanent=not leftover)

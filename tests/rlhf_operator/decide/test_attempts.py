@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_api.progress import BestEvaluation, TrainedModel
 from rlhf_api.progress import Failure as Reported
-from rlhf_api.status import HeadIdentity
+from rlhf_api.status import Charge, HeadIdentity
 from rlhf_operator.decide.actions import EnsureCluster, StopSubmission, Submit
 from rlhf_operator.decide.observation import ActResult, HeadView, PodView
 from tests.rlhf_operator.decide.builders import (
@@ -496,8 +496,18 @@ def test_user_failures_have_their_own_budget() -> None:
     again = running_status(attempt=2, counters=once.status.counters, failures=once.status.failures)
     view = head_view(submission("FAILED", attempt=2, exit_code=3), progress=None)
     twice = decided(observe(again, head=view, spec=job_spec(backoffLimit=1)))
-    assert twice.status.phase == "Failed"
-    assert "BackoffLimitExceeded" in [event.reason for event in twice.events]
+    assert (twice.status.phase, twice.status.reason) == ("Failed", "BackoffLimitExceeded")
+    assert condition(twice, "Failed").reason == "BackoffLimitExceeded"
+    assert "allows 1 restarts after failures of the job itself; the last: BadDataOrReward: " in (twice.status.message or "")
+    assert {"BackoffLimitExceeded", "BadDataOrReward"} <= {event.reason for event in twice.events}
+
+
+def test_the_limit_of_restarts_is_the_reason_and_the_message_names_the_last_failure() -> None:
+    charges = [Charge(at=ago(60), step=7)]
+    decision = decided(observe(running_status(charges=charges), pods=(worker(),), spec=job_spec(maxInfraRestarts=1)))
+    assert (decision.status.phase, decision.status.reason) == ("Failed", "RestartLimitExceeded")
+    assert "maxInfraRestarts allows 1 restarts" in (decision.status.message or "")
+    assert "the last: HeadLost: the head pod is gone" in (decision.status.message or "")
 
 
 def test_progress_becomes_text() -> None:

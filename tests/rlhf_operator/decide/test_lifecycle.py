@@ -193,6 +193,9 @@ def test_rc64_a_conflict_on_creation_waits() -> None:
     decision = decided(nothing_yet(results=(failed_call("EnsureConfig", 409, "owned by another UID", True),)))
     assert decision.status.phase == "Provisioning"
     assert decision.status.reason == "FormerJob"
+    words = decision.status.message or ""
+    assert words.startswith("ConfigMap cannot be created: HTTP 409: owned by another UID; the job waits until it is gone")
+    assert "another owner" not in words
 
 
 def test_rc28_an_invalid_spec_creates_nothing_and_says_why() -> None:
@@ -241,13 +244,34 @@ def test_edits_without_effect_are_named() -> None:
 @pytest.mark.parametrize(
     "status", [RLHFJobStatus(), new_status(), running_status(), ended_status()], ids=["new", "creating", "running", "restarting"]
 )
-def test_rc34_deletion_asks_for_one_thing_and_writes_nothing(status: RLHFJobStatus) -> None:
+def test_rc34_deletion_lets_the_cluster_go_and_writes_one_last_status(status: RLHFJobStatus) -> None:
     decision = decided(observe(status, job={"deleting": True}))
-    assert actions(decision) == [DeleteCluster(CLUSTER_UID)]
-    assert decision.status == status
-    assert not decision.urgent
+    assert [action for action in actions(decision) if not isinstance(action, StopSubmission)] == [DeleteCluster(CLUSTER_UID)]
+    assert not decision.after_status, "nothing waits for a status that perhaps can't be stored any more"
     assert not decision.events
     assert decision.watch is None
+    again = decided(observe(decision.status, job={"deleting": True}), seconds=60)
+    assert again.status == decision.status
+    if status.conditions:
+        assert (decision.status.phase, decision.status.reason) == ("Suspending", "Deleting")
+        assert "the job is being deleted" in (decision.status.message or "")
+
+
+def test_rc34_a_job_that_a_finalizer_holds_says_so_and_its_trainer_is_asked_to_save() -> None:
+    decision = decided(observe(job={"deleting": True}))
+    assert actions(decision) == [DeleteCluster(CLUSTER_UID), StopSubmission(A1)]
+    assert (condition(decision, "Running").status, condition(decision, "ClusterReady").status) == ("False", "False")
+    failed = observe(decision.status, job={"deleting": True}, cluster=None, results=(failed_call("StopSubmission", 0, "no answer", False),))
+    assert actions(decided(failed)) == [StopSubmission(A1)]
+    done = observe(decision.status, job={"deleting": True}, cluster=None, results=(ActResult("StopSubmission", True, later(-1)),))
+    assert actions(decided(done)) == []
+    gone = observe(decision.status, job={"deleting": True}, cluster=None, pods=(), claim=None, config=False, token=False)
+    assert actions(decided(gone)) == []
+
+
+def test_rc34_the_status_of_a_finished_job_that_is_deleted_stays() -> None:
+    status = finished("Succeeded")
+    assert decided(observe(status, job={"deleting": True})).status == status
 
 
 def test_rc34_deletion_does_not_wait_for_what_does_not_exist() -> None:
@@ -477,6 +501,28 @@ def finished(phase: str, **changes: Any) -> RLHFJobStatus:
     states = {kind: ("True", reason), "Running": ("False", "NotRunning")}
     run = {"ended_at": ago(100), "outcome": outcome, "fenced": True}
     return running_status(run=run, finished_at=ago(100), phase=phase, conditions=conditions(**states), **changes)
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [("cluster", "its Ray cluster is released"), ("workers", "its worker pods are released"), ("none", "")],
+)
+def test_the_conditions_of_a_finished_job_do_not_speak_of_pods_that_are_gone(policy: str, says: str) -> None:
+    status = running_status(conditions=conditions(Suspended=("False", "Resumed")))
+    view = head_view(submission("SUCCEEDED", exit_code=0))
+    decision = decided(observe(status, spec=cleanup(onSuccess=policy), head=view))
+    assert decision.status.phase == "Succeeded"
+    ready, suspended = condition(decision, "ClusterReady"), condition(decision, "Suspended")
+    assert (ready.status, ready.reason) == (("False", "Released") if says else ("True", "ClusterReady"))
+    assert says in ready.message
+    assert (suspended.reason, suspended.message) == ("NotSuspended", "the job has ended")
+    assert [event.reason for event in decision.events] == ["Succeeded"]
+
+
+def test_why_pods_never_became_ready_stays_told_after_the_end() -> None:
+    waits = decided(nothing_yet(claim=None, spec=job_spec(provisioningDeadlineSeconds=60)))
+    failed = decided(nothing_yet(waits.status, claim=None, spec=job_spec(provisioningDeadlineSeconds=60)), seconds=61)
+    assert (failed.status.phase, condition(failed, "ClusterReady").reason) == ("Failed", "VolumeMissing")
 
 
 def cleanup(**policy: str) -> RLHFJob:

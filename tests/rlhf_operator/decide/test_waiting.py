@@ -114,6 +114,15 @@ CASES = (
         ("PodSecurity",),
     ),
     Case(
+        "a message that begins with its reason",
+        {
+            "cluster": ray_cluster(conditions={"ReplicaFailure": ("True", "FailedCreateHeadPod", "FailedCreateHeadPod Pod x: denied")}),
+            "pods": (),
+        },
+        "AdmissionDenied",
+        ("FailedCreateHeadPod: Pod x: denied",),
+    ),
+    Case(
         "RC-35: volume attached elsewhere",
         {
             "pods": (

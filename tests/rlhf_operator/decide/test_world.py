@@ -198,7 +198,7 @@ def test_delete_at_every_moment_leaves_nothing(queue: str | None, trouble: str) 
         world.advance(40)
         assert not world.exists, (moment, world.log[-5:])
         assert world.cluster is None
-        assert len(world.log) == writes, "no status is written while the job goes away"
+        assert len(world.log) <= writes + 1, "one last status is written while the job goes away"
 
 
 @pytest.mark.parametrize("queue", [None, "research"])

@@ -159,9 +159,18 @@ def test_disruption_budgets_are_neither_read_nor_made_where_the_settings_say_so(
 @pytest.mark.parametrize(
     ("meta", "permanent", "says"),
     [
-        ({"labels": {names.JOB_UID_LABEL: "uid-0"}}, False, "an earlier job of this name (UID uid-0)"),
-        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, False, "belongs to somebody else"),
-        ({}, True, "belongs to somebody else"),
+        (
+            {"labels": {names.JOB_UID_LABEL: "uid-0"}, "ownerReferences": [{"uid": "uid-0"}]},
+            False,
+            "rayclusters.ray.io job exists and belongs to an earlier job of this name (UID uid-0)",
+        ),
+        (
+            {"labels": {names.JOB_UID_LABEL: "uid-0"}},
+            False,
+            "(UID uid-0); nothing removes it, so if it is not needed: kubectl -n ns delete rayclusters.ray.io job",
+        ),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, False, "belongs to somebody else; it is being deleted"),
+        ({}, True, "belongs to somebody else; nothing removes it, so if it is not needed: kubectl -n ns delete rayclusters.ray.io job"),
     ],
 )
 def test_rc64_a_child_of_somebody_else_is_never_taken(fake_time, meta, permanent, says):
@@ -172,7 +181,7 @@ def test_rc64_a_child_of_somebody_else_is_never_taken(fake_time, meta, permanent
         await world.look()
         (result,) = world.seen[-1].results
         assert (result.code, result.permanent) == (409, permanent)
-        assert says in result.message
+        assert result.message.endswith(says)
 
     fake_time(main())
 
