@@ -42,6 +42,8 @@ _KUBERNETES = {
 }
 """Fields of a pod that people write here -> what this API has instead."""
 _TRUTH = {"true": "true", "yes": "true", "on": "true", "1": "true", "false": "false", "no": "false", "off": "false", "0": "false"}
+_WHOLE = 2.0**53
+"""Up to here a number with a point says which whole number is meant; not-a-number is below nothing."""
 _FEW = 14
 """Field names are listed in full where a level has at most this many."""
 
@@ -134,7 +136,7 @@ def _wrong_type(path: Path, details: list[ErrorDetails]) -> Violation:
     elif "string_type" in kinds and isinstance(value, int | float) and not (isinstance(value, bool) and len(kinds) > 1):
         nearest = quoted(value)
     elif kinds == ["int_type"] and isinstance(value, float):
-        nearest = str(round(value))
+        nearest = str(round(value)) if abs(value) < _WHOLE else _default(path, "a whole number, without a point")
     elif kinds in (["list_type"], ["tuple_type"]):
         nearest = "a list: each of its entries begins with -" if isinstance(value, Mapping) else f"[{_brief(value)}]"
     return Violation(dotted(path), _brief(value), f"the value must be {wanted}", nearest)

@@ -17,6 +17,7 @@ from rlhf_api.faults import SchemaFault, schema_faults
 from rlhf_api.fields import Path as FieldPath
 from rlhf_api.fields import dotted
 from rlhf_api.files import ConfigMap, files_of, read_config_maps
+from rlhf_api.objectmeta import metadata_faults
 from rlhf_api.presets import PRESETS
 from rlhf_api.resolve import derive, resolve
 from rlhf_api.spec import RLHFJob
@@ -108,7 +109,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> LoadedManifest:
     raw, written = _override(document.value, overrides)
     source = Source(path, document, written)
     job, violations = validate(raw)
-    if job is None:
+    violations = [*metadata_faults(raw), *violations]
+    if job is None or violations:
         raise ManifestError(_in_file_order([source.locate(each) for each in violations]))
     files, faults = files_of(job.spec.cluster.files, config_maps)
     if faults:

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api import manifest
+from rlhf_api.crd import definition
 from rlhf_api.manifest import ManifestError
 from rlhf_api.resolve import derive, to_yaml
 from rlhf_api.violations import Violation
+from rlhf_api.yamltree import parse_value
 
 WriteManifest = Callable[..., Path]
 
@@ -280,11 +283,34 @@ def test_resolved_yaml_loads_to_the_same_job(tmp_path: Path) -> None:
     assert derive(job) == job
 
 
+def fields_of(crd: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Dotted path below ``spec`` -> schema, of what is not inside a list."""
+
+    def walk(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name, inner in schema.get("properties", {}).items():
+            yield f"{path}{name}", inner
+            yield from walk(inner, f"{path}{name}.")
+
+    return walk(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], "")
+
+
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
     max_leaves=4,
 )
+NUMBERS = [path for path, schema in fields_of(definition()) if schema.get("type") in ("integer", "number")]
+
+
+@pytest.mark.parametrize("number", ["1e400", "-.inf", ".nan", "1e300"])
+@pytest.mark.parametrize("path", NUMBERS)
+def test_a_number_that_is_none_is_refused_with_words(path: str, number: str, raw_job: Callable[..., dict[str, object]]) -> None:
+    job, violations = manifest.validate(raw_job({path: parse_value(number)}))
+    assert job is None
+    assert f"spec.{path}" in {each.field for each in violations}
+    assert all(each.rule for each in violations)
+
+
 SECTIONS = ("rl", "models", "data", "training", "placement", "evaluation", "checkpoint")
 INSIDE = ("rl.algorithm", "rl.kl", "rl.kl.coef", "rl.reward.sources", "rl.reward.clip", "models.actor", "data.datasets")
 DEEPER = ("training.globalBatchSize", "placement.colocate", "placement.rollout.engineArgs")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import posixpath
+import re
 from collections.abc import Iterator, Sequence
 
 from rlhf_api.masking import find_secret
 from rlhf_api.resolve import dataset_name
 from rlhf_api.rules.registry import Cel, Finding, rule
 from rlhf_api.spec import DatasetSpec, JobSpec
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @rule(
@@ -50,6 +54,39 @@ def prompt_template_has_one_place(spec: JobSpec) -> Iterator[Finding]:
     if template is not None and template.count("{}") != 1:
         nearest = f"promptTemplate: {template + '{}'!r}" if "{}" not in template else "one {} in promptTemplate"
         yield Finding("data.promptTemplate", template, nearest, f"{template.count('{}')} times here")
+
+
+@rule("paths-can-be-opened", "a path of a model, data set or reward file is more than spaces, and has no control characters")
+def paths_can_be_opened(spec: JobSpec) -> Iterator[Finding]:
+    for field, path in _paths(spec):
+        if path and (not path.strip() or CONTROL.search(path)):
+            plain = CONTROL.sub("", path).strip()
+            yield Finding(field, path, plain or None)
+
+
+def _paths(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    models = spec.models
+    for role, model in (("actor", models.actor), ("reference", models.reference), ("critic", models.critic), ("reward", models.reward)):
+        if model is not None:
+            yield f"models.{role}.path", model.path
+    yield from ((f"data.datasets[{index}].path", dataset.path) for index, dataset in enumerate(spec.data.datasets))
+    if spec.evaluation is not None:
+        yield from ((f"evaluation.datasets[{index}].path", dataset.path) for index, dataset in enumerate(spec.evaluation.datasets))
+    for index, source in enumerate(spec.rl.reward.sources):
+        if source.function is not None:
+            yield f"rl.reward.sources[{index}].function.file", source.function.file
+
+
+@rule(
+    "relative-paths-stay-below",
+    "on a cluster relative paths lead to the files of cluster.files, so none leads out of that folder",
+    cluster=True,
+)
+def relative_paths_stay_below(spec: JobSpec) -> Iterator[Finding]:
+    for field, path in _paths(spec):
+        if not path.startswith("/") and posixpath.normpath(path).split("/")[0] == "..":
+            name = path.rstrip("/").rpartition("/")[2]
+            yield Finding(field, path, f"{name if name.strip('.') else 'NAME'} in cluster.files, or a path on one of cluster.volumes")
 
 
 @rule("data-set-names-differ", "data sets that are listed together have different names; the default name is the last part of the path")
@@ -117,17 +154,7 @@ def greedy_evaluation_is_one_sample(spec: JobSpec) -> Iterator[Finding]:
 
 @rule("no-literal-secrets", "secrets never stand in the spec, where everybody who can read the object can read them")
 def no_literal_secrets(spec: JobSpec) -> Iterator[Finding]:
-    models = spec.models
-    texts: list[tuple[str, str | None]] = [("checkpoint.path", spec.checkpoint.path)]
-    for role, model in (("actor", models.actor), ("reference", models.reference), ("critic", models.critic), ("reward", models.reward)):
-        if model is not None:
-            texts.append((f"models.{role}.path", model.path))
-    texts += [(f"data.datasets[{index}].path", dataset.path) for index, dataset in enumerate(spec.data.datasets)]
-    if spec.evaluation is not None:
-        texts += [(f"evaluation.datasets[{index}].path", dataset.path) for index, dataset in enumerate(spec.evaluation.datasets)]
-    for index, source in enumerate(spec.rl.reward.sources):
-        if source.function is not None:
-            texts.append((f"rl.reward.sources[{index}].function.file", source.function.file))
+    texts: list[tuple[str, str | None]] = [("checkpoint.path", spec.checkpoint.path), *_paths(spec)]
     texts += [(f"placement.rollout.engineArgs.{name}", str(value)) for name, value in spec.placement.rollout.engine_args.items()]
     cluster = spec.cluster
     texts += [(f"cluster.env[{index}].value", variable.value) for index, variable in enumerate(cluster.env)]

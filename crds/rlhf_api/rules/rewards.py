@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Iterator
 
 from rlhf_api.rules.registry import Cel, Finding, rule
@@ -29,6 +31,15 @@ def source_is_one_thing(spec: JobSpec) -> Iterator[Finding]:
             nearest = "{function: {file: reward.py}}" if source.function is None else "two sources, one with each"
             value = "neither" if source.function is None else "both"
             yield Finding(f"rl.reward.sources[{index}]", value, nearest)
+
+
+@rule("function-is-named", "the name of a reward function is one that Python can define")
+def function_is_named(spec: JobSpec) -> Iterator[Finding]:
+    for index, source in enumerate(spec.rl.reward.sources):
+        name = source.function.name if source.function is not None else ""
+        if name and (not name.isidentifier() or keyword.iskeyword(name)):
+            nearest = re.sub(r"\W+", "_", name).strip("_")
+            yield Finding(f"rl.reward.sources[{index}].function.name", name, nearest if nearest.isidentifier() else "reward_func")
 
 
 @rule(

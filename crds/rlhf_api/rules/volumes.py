@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from rlhf_api import quantity
 from rlhf_api.clusterplan import worker_pods
 from rlhf_api.owned import MOUNT_PATHS, SYSTEM_PATHS, VOLUME_NAMES, VOLUME_PREFIX, is_owned_volume, is_within, taken_path
 from rlhf_api.resolve import DATA_SUFFIXES
+from rlhf_api.rules.data import CONTROL
 from rlhf_api.rules.registry import Cel, Finding, rule
 from rlhf_api.spec import JobSpec
 
 _VOLUMES = "!has(self.cluster.volumes) || self.cluster.volumes"
 _TAKEN = [*MOUNT_PATHS, *SYSTEM_PATHS]
 _FILE_NAME_BYTES = 255
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ITEMS = "!has(self.cluster.files) || !has(self.cluster.files.items) || self.cluster.files.items"
 
 
@@ -81,6 +81,16 @@ def checkpoint_volume_is_one(spec: JobSpec) -> Iterator[Finding]:
         yield Finding("checkpoint.volume", "both" if has_claim else "neither", "{create: {size: 100Gi}}, or {existingClaim: NAME}")
 
 
+@rule("claim-size-is-whole", "checkpoint.volume.create.size is a whole number of bytes below 2^63")
+def claim_size_is_whole(spec: JobSpec) -> Iterator[Finding]:
+    create = spec.checkpoint.volume.create if spec.checkpoint.volume is not None else None
+    if create is None:
+        return
+    size = quantity.parse(create.size)
+    if size != size.to_integral_value() or size >= 2**63:
+        yield Finding("checkpoint.volume.create.size", create.size, "size: 100Gi")
+
+
 @rule(
     "checkpoint-volume-is-there",
     "on a cluster a job needs checkpoint.volume: pods come and go, their own disks with them",
@@ -126,7 +136,7 @@ def file_items_differ(spec: JobSpec) -> Iterator[Finding]:
             yield Finding(field, item.path, nearest)
         elif any(path.startswith(f"{item.path}/") for path in paths):
             yield Finding(field, item.path, f"path: {item.path}-file", "another item makes it a folder")
-        elif _CONTROL.search(item.path) or any(len(part.encode()) > _FILE_NAME_BYTES for part in parts):
+        elif CONTROL.search(item.path) or any(len(part.encode()) > _FILE_NAME_BYTES for part in parts):
             yield Finding(field, item.path, nearest, f"a file name has at most {_FILE_NAME_BYTES} bytes and no control characters")
 
 

@@ -134,6 +134,34 @@ CASES = [
         "checkpoint.volume",
         "{existingClaim: NAME}",
     ),
+    *(
+        Case(
+            "claim-size-is-whole",
+            {"checkpoint.volume": {"create": {"size": size}}},
+            {"checkpoint.volume": {"create": {"size": neighbour}}},
+            "checkpoint.volume.create.size",
+            "size: 100Gi",
+        )
+        for size, neighbour in (("1m", "1000m"), ("8Ei", "7Ei"), ("99999999999999999999Gi", "1.5Gi"), ("0.3", "0.5Ki"))
+    ),
+    *(
+        Case("relative-paths-stay-below", fault, neighbour, where, nearest, context=ON_CLUSTER)
+        for fault, neighbour, where, nearest in (
+            (
+                {"rl.reward.sources": [{"function": {"file": "../../etc/passwd"}}]},
+                {"rl.reward.sources": [{"function": {"file": "a/../reward.py"}}]},
+                "rl.reward.sources[0].function.file",
+                "passwd in cluster.files",
+            ),
+            (
+                {"data.datasets": [{"path": "a/../../b.jsonl"}]},
+                {"data.datasets": [{"path": "./b.jsonl"}]},
+                "data.datasets[0].path",
+                "b.jsonl in cluster.files",
+            ),
+            ({"models.actor.path": ".."}, {"models.actor.path": "..a/b"}, "models.actor.path", "NAME in cluster.files"),
+        )
+    ),
     Case("checkpoint-volume-is-there", {"checkpoint": {}}, {}, "checkpoint.volume", "{create: {size: 100Gi}}", context=ON_CLUSTER),
     Case(
         "checkpoint-volume-is-shared",

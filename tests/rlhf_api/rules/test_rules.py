@@ -31,6 +31,33 @@ class Case:
 
 
 CASES = [
+    # paths and names
+    Case("paths-can-be-opened", {"models.actor.path": " "}, {"models.actor.path": "a b"}, "models.actor.path", ""),
+    Case("paths-can-be-opened", {"models.actor.path": "/a\x00b"}, {"models.actor.path": "/модель"}, "models.actor.path", "/ab"),
+    Case(
+        "paths-can-be-opened",
+        {"data.datasets": [{"path": "a\tb.jsonl"}]},
+        {"data.datasets": [{"path": "../a b.jsonl"}]},
+        "data.datasets[0].path",
+        "ab.jsonl",
+    ),
+    Case(
+        "paths-can-be-opened",
+        {"rl.reward.sources": [{"function": {"file": "\n"}}]},
+        {"rl.reward.sources": [{"function": {"file": "../reward.py"}}]},
+        "rl.reward.sources[0].function.file",
+        "",
+    ),
+    *(
+        Case(
+            "function-is-named",
+            {"rl.reward.sources": [{"function": {"file": "reward.py", "name": name}}]},
+            {"rl.reward.sources": [{"function": {"file": "reward.py", "name": "prämie_2"}}]},
+            "rl.reward.sources[0].function.name",
+            nearest,
+        )
+        for name, nearest in (("a b", "a_b"), ("class", ""), ("Reward.score", "Reward_score"), ("1a", "reward_func"))
+    ),
     # batches
     Case(
         "batch-within-step",
