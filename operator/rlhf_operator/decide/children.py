@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlhf_api import quantity
 from rlhf_api.reasons import Reason
 from rlhf_operator.decide.actions import (
     Action,
@@ -74,6 +75,13 @@ def _unsuitable(case: Case) -> Trouble | None:
         return None
     if claim.phase == "Lost":
         return Trouble(Reason.VOLUME_MISSING, f"PersistentVolumeClaim {claim.name} has lost its volume: {one_line(claim.message)}")
+    asked = case.terms.claim_size if case.terms is not None else ""
+    if asked and claim.size_bytes is not None and claim.size_bytes < quantity.parse(asked):
+        message = (
+            f"PersistentVolumeClaim {claim.name} was there before this job and has {claim.size_bytes} bytes, less than "
+            f"checkpoint.volume.create.size {asked}: let it grow, delete it if nothing on it is needed, or ask for less in a new job"
+        )
+        return Trouble(Reason.VOLUME_UNSUITABLE, message)
     modes = claim.access_modes
     if not modes or "ReadWriteMany" in modes:
         return None

@@ -129,6 +129,8 @@ class VolumeClaimView:
     access_modes: tuple[str, ...] = ()
     message: str = ""
     """Last Warning event of the claim."""
+    size_bytes: int | None = None
+    """What it has or asks for, whichever is more: a volume that grows has less for a while. None = not said."""
 
 
 @dataclass(frozen=True, slots=True)

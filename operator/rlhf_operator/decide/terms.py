@@ -16,6 +16,8 @@ class Terms:
     """Kueue's LocalQueue, empty without one."""
     isolate: bool
     creates_claim: bool
+    claim_size: str
+    """Size of the claim that the operator makes, as the job says it; empty where it makes none."""
     existing_claim: str | None
     """Claim of the checkpoint volume that somebody else made."""
     grace_seconds: float
@@ -32,6 +34,7 @@ def terms_of(job: RLHFJob) -> Terms:
         queue=spec.cluster.queue_name or "",
         isolate=spec.cluster.network.isolate,
         creates_claim=volume is not None and volume.create is not None,
+        claim_size=str(volume.create.size) if volume is not None and volume.create is not None else "",
         existing_claim=volume.existing_claim if volume is not None else None,
         grace_seconds=float(spec.cluster.termination_grace_period_seconds),
         lifecycle=spec.lifecycle,

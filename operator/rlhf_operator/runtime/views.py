@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from rlhf_api import quantity
 from rlhf_api.masking import heard
 from rlhf_operator import names
 from rlhf_operator.decide.observation import ContainerView, PodView, RayClusterView, VolumeClaimView
@@ -122,15 +124,26 @@ def without_templates(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def claim_view(body: Mapping[str, Any], job: str, message: str) -> VolumeClaimView:
-    meta = mapping(body.get("metadata"))
-    modes = mapping(body.get("spec")).get("accessModes")
+    meta, spec, status = mapping(body.get("metadata")), mapping(body.get("spec")), mapping(body.get("status"))
+    modes = spec.get("accessModes")
+    said = (mapping(mapping(spec.get("resources")).get("requests")).get("storage"), mapping(status.get("capacity")).get("storage"))
+    sizes = [size for size in map(_size, said) if size is not None]
     return VolumeClaimView(
         name=text(meta.get("name")),
-        phase=text(mapping(body.get("status")).get("phase")) or "Pending",
+        phase=text(status.get("phase")) or "Pending",
         owned=mapping(meta.get("labels")).get(names.JOB_LABEL) == job,
         access_modes=tuple(map(str, modes)) if isinstance(modes, list) else (),
         message=message,
+        size_bytes=max(sizes, default=None),
     )
+
+
+def _size(value: Any) -> int | None:
+    """Bytes, rounded up as Kubernetes does; None for none."""
+    try:
+        return math.ceil(quantity.parse(value)) if isinstance(value, str | int) else None
+    except (ArithmeticError, ValueError):
+        return None
 
 
 def pod_view(body: Mapping[str, Any], *, gone: bool) -> PodView:

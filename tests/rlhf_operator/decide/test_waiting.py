@@ -308,6 +308,22 @@ def test_rc35_a_claim_that_cannot_serve_the_pods_is_refused_before_they_are_made
 
 
 @pytest.mark.parametrize(
+    ("size", "allowed"), [(100 * 2**30, True), (200 * 2**30, True), (None, True), (100 * 2**30 - 1, False), (2**30, False)]
+)
+def test_a_claim_of_an_earlier_job_that_is_smaller_than_asked_is_told(size: int | None, allowed: bool) -> None:
+    claim = VolumeClaimView("gsm8k-ckpt", "Bound", True, ("ReadWriteMany",), size_bytes=size)
+    spec = job_spec(claim={"create": {"size": "100Gi"}})
+    decision = decided(provisioning(cluster=None, pods=(), claim=claim, spec=spec))
+    assert ("EnsureCluster" in names(decision)) is allowed
+    ready = condition(decision, "ClusterReady")
+    assert (ready.reason == "VolumeUnsuitable") is not allowed
+    if not allowed:
+        assert f"gsm8k-ckpt was there before this job and has {size} bytes, less than checkpoint.volume.create.size 100Gi" in ready.message
+    given = decided(provisioning(cluster=None, pods=(), claim=claim))
+    assert "EnsureCluster" in names(given), "of a claim that somebody else made no size is asked"
+
+
+@pytest.mark.parametrize(
     ("missing", "reason"),
     [
         (("PersistentVolumeClaim ckpt",), "VolumeMissing"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,6 +170,26 @@ def test_without_its_templates_a_body_says_the_same():
     assert "headGroupSpec" not in slim["spec"]
     assert "managedFields" not in slim["metadata"]
     assert cluster_record(slim) == cluster_record(cluster)
+
+
+@pytest.mark.parametrize(
+    ("requested", "capacity", "size"),
+    [
+        ("10Gi", "10Gi", 10 * 2**30),
+        ("10Gi", None, 10 * 2**30),
+        ("20Gi", "10Gi", 20 * 2**30),
+        ("1Gi", "5G", 5 * 10**9),
+        (7, None, 7),
+        ("1e9", None, 10**9),
+        ("1500m", None, 2),
+        (None, None, None),
+        ("lots", "10u", None),
+        ("NaN", "inf", None),
+    ],
+)
+def test_a_claim_has_what_it_has_or_is_about_to_have(requested, capacity, size):
+    body = {"spec": {"resources": {"requests": {"storage": requested}}}, "status": {"capacity": {"storage": capacity}}}
+    assert claim_view(body, "job", "").size_bytes == size
 
 
 def test_rc13_what_the_kubelet_quotes_of_a_log_is_masked_before_it_is_cut():
