@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 
 from rlhf_trainer.errors import ConfigError
+from rlhf_trainer.gpus import check_gpu
 from rlhf_trainer.rollout.sampling import FinishReason, GenerateRequest, GenerateResult
 from rlhf_trainer.rollout.settings import CPU_BLOCK_TOKENS, EngineSettings, head_size, kv_cache_bytes
 
@@ -45,10 +46,11 @@ class RolloutEngine:
         self._llm: Any = None
 
     def start(self) -> EngineInfo:
-        """Load the model. Raises ConfigError in one line when the folder or a setting is at fault."""
+        """Load the model. Raises ConfigError in one line when the folder or a setting is at fault, and what ``check_gpu`` raises."""
         settings = self.settings
         check_folder(Path(settings.model), settings.load_weights)
         prepare_environment(settings)
+        check_gpu(settings.device)
         from transformers import AutoConfig
         from vllm import LLM
 

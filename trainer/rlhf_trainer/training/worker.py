@@ -20,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from rlhf_api.spec import RLHFJob, RlSpec
 from rlhf_trainer.algorithms.aggregation import Denominators
+from rlhf_trainer.gpus import check_gpu
 from rlhf_trainer.models import attention, load, precision
 from rlhf_trainer.models.heads import PolicyModel, ValueModel
 from rlhf_trainer.models.packing import Packed, pack
@@ -75,6 +76,7 @@ class ModelWorker:
         transformers_logging.set_verbosity_error()
         own = self.settings
         # Not in the constructor: Ray calls whatever fails there a lost process, and this is the user's to mend.
+        check_gpu(self.device)
         self.attention = attention.choose(self.training.attention, self.device)
         init_distributed(own.rank, own.world_size, own.local_rank, master_address, master_port, own.device, own.collective_timeout_seconds)
 
