@@ -28,5 +28,5 @@ def test_nothing_is_said_where_all_is_well():
 @pytest.mark.parametrize("device", ["gpu", "cuda:0"])
 def test_the_build_for_cpus_is_told_by_a_process_that_was_given_gpus(device: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RLHF_NODE_NAME", "node-3")
-    with pytest.raises(ConfigError, match="node-3: .*the build for CPUs"):
+    with pytest.raises(ConfigError, match=r"node-3: .*the build for CPUs"):
         check_gpu(device)
