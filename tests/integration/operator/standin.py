@@ -45,6 +45,9 @@ class Head:
     agent: bool = True
     status_code: int = 0
     """Answer every call with this instead."""
+    progress_says: tuple[int, str] | None = None
+    """Status and body of ``/progress`` instead of a report; for ``{}`` in the body stands what a report begins with."""
+    log: str = "Traceback (most recent call last):\n  File reward.py\nValueError: no answer\n"
     delay_seconds: float = 0.0
     step_seconds: float = 0.2
     total_steps: int = 5
@@ -149,7 +152,7 @@ class StandIn:
                 submission.stop_asked, submission.ended = True, ("STOPPED", None, "")
             return web.json_response({"stopped": stopped})
         if parts[3:] == ["logs"]:
-            return web.json_response({"logs": "Traceback (most recent call last):\n  File reward.py\nValueError: no answer\n"})
+            return web.json_response({"logs": head.log})
         return web.json_response(self._details(head, submission))
 
     def _allowed(self, submission: Submission, request: web.Request) -> bool:
@@ -195,6 +198,10 @@ class StandIn:
         submission = live[-1]
         if not self._allowed(submission, request):
             return web.Response(status=401, text="unauthorized")
+        if head.progress_says is not None:
+            code, text = head.progress_says
+            identity = {"attempt": int(submission.metadata["rlhf.dev/attempt"]), "jobUid": submission.metadata["rlhf.dev/job-uid"]}
+            return web.Response(status=code, text=text.replace("{}", json.dumps(identity)[1:-1]))
         step = head.step(submission)
         body = {
             "stage": "rollout",
