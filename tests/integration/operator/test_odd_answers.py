@@ -50,12 +50,12 @@ def test_rc13_secrets_of_a_log_reach_neither_status_nor_events_and_no_exit_code_
 ):
     head = standin.head(namespace, "tiny")
     head.hold = True
-    head.log = "Traceback\nRuntimeError: token hf_abcdefghijklmnopqrstuvwxyz0123456 https://user:pass@host/x AKIAIOSFODNN7EXAMPLE\u202e\x1b[31m\x07"
+    head.log = "Traceback\nError: hf_abcdefghijklmnopqrstuvwxyz0123456 https://user:pass@host/x AKIAIOSFODNN7EXAMPLE\u202e\x1b[31m\x07"
     api.create(job("tiny", lifecycle={"backoffLimit": 0}))
     reaches(api, "Running")
     head.end("tiny-a1", "FAILED", 10**23, "JOB_ENTRYPOINT_COMMAND_ERROR")
     final = reaches(api, "Failed", seconds=40)
-    assert "RuntimeError: token *** https://***@host/x ***" in final["message"]
+    assert "Error: *** https://***@host/x ***" in final["message"]
     assert "exitCode" not in final["failures"][-1]
     said = json.dumps([final, [each.get("message") for each in api.list("Event")]], ensure_ascii=False)
     for part in ("hf_abc", "user:pass", "AKIA", "\u202e", "\\u001b", "\\u0007"):
