@@ -211,8 +211,8 @@ FACTS: Mapping[Reason, Fact] = {
         "running",
         "The trainer runs, but its `/progress` (port 8290) can't be read; the message says why. Step and checkpoint stand still meanwhile, "
         "and it counts as stalled only if its log does not grow for `lifecycle.progressDeadlineSeconds` either.",
-        "401: another token, see `TokenRefused`. No answer: a NetworkPolicy that lets only port 8265 through. Else something other than "
-        "the trainer listens there, or a trainer of another version.",
+        "No answer: a NetworkPolicy that lets only port 8265 through. Any other: something else than this job's trainer listens there, or "
+        "a trainer of another version; `driver.log` in the job's folder tells how the training goes.",
         warning=True,
     ),
     Reason.RESTARTING: Fact("running", "A new attempt will start from the last checkpoint on the same cluster; the message says when."),

@@ -235,15 +235,16 @@ def _say_how_it_runs(case: Case, view: SubmissionView | None) -> None:
     if not started:
         case.condition("Running", "False", Reason.SUBMITTED, f"attempt {case.status.attempt}: Ray starts the trainer")
     elif head is not None and head.reachable and head.progress_fault is not None and _unread_is_shown(case, head.progress_fault):
-        refused = case.token_trouble(head.progress_fault.message)
-        message = f"attempt {case.status.attempt} runs, but {_unread(head.progress_fault)}" + (f"; {refused}" if refused else "")
+        message = f"attempt {case.status.attempt} runs, but {_unread(head.progress_fault)}"
         case.condition("Running", "True", Reason.PROGRESS_UNREADABLE, message)
     elif head is None or head.reachable:
         case.condition("Running", "True", Reason.TRAINING, f"attempt {case.status.attempt} is training")
     elif _silent_for(case, case.settings.silence_shown_seconds):
         since = stamp(head.unreachable_since or head.at)
         refused = case.token_trouble(head.error)
-        error = (one_line(clean(head.error)) or "no answer") + (f" ({refused})" if refused else "")
+        error = one_line(clean(head.error)) or "no answer"
+        if refused:
+            error += f" ({refused}, and the next attempt continues from the last checkpoint)"
         message = f"the head at {case.head_address} has not answered since {since}: {error}; training may well go on"
         case.condition("Running", "Unknown", Reason.HEAD_UNREACHABLE, message)
 

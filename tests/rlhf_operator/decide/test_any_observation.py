@@ -137,7 +137,10 @@ REPORTS = st.builds(
     job_uid=st.sampled_from([UID, "another"]),
     metrics=st.dictionaries(st.sampled_from(["rollout/reward_mean", "rollout/kl", "x"]), st.none() | st.floats(-1e30, 1e30), max_size=3),
     checkpoint=st.none() | st.builds(CommittedCheckpoint, step=st.integers(0, 9), path=st.just("p" * 2000), committed_at=st.just("t" * 99)),
-    best=st.none() | st.builds(BestEvaluation, step=st.integers(0, STEPS_MAX), metric=st.just("m" * 999), value=st.floats()),
+    best=st.none()
+    | st.builds(
+        BestEvaluation, step=st.integers(0, STEPS_MAX), metric=st.just("m" * 999), value=st.floats(allow_nan=False, allow_infinity=False)
+    ),
     model=st.none() | st.builds(TrainedModel, step=st.integers(0, STEPS_MAX), path=st.sampled_from(["/c/final", "p" * 2000])),
     heartbeat_age_seconds=st.floats(0, 1e9),
     eta=st.none() | st.floats(0, 1e12),

@@ -19,6 +19,7 @@ from tests.rlhf_operator.decide.builders import (
     later,
     observe,
     running_status,
+    silent,
     submission,
 )
 
@@ -63,10 +64,15 @@ def test_an_unreadable_report_is_told_once_it_is_no_passing_moment(
         assert decision.requeue_after_seconds is not None
 
 
-def test_a_token_that_is_not_taken_names_the_secret() -> None:
-    running = condition(decided(observe(head=unread(16))), "Running")
+def test_a_head_that_takes_the_token_is_not_to_be_deleted_for_its_trainers_401() -> None:
+    assert "ray-token" not in condition(decided(observe(head=unread(16))), "Running").message
+
+
+def test_a_running_head_that_does_not_take_the_token_names_the_secret() -> None:
+    running = condition(decided(observe(head=replace(silent(100), error="403 Forbidden"))), "Running")
+    assert running.reason == "HeadUnreachable"
     assert f"kubectl -n research delete secret/{NAME}-ray-token raycluster/{NAME}" in running.message
-    assert "ray-token" not in condition(decided(observe(head=unread(16, "404 not found"))), "Running").message
+    assert "continues from the last checkpoint" in running.message
 
 
 GROWS = {"log_grew_at": later(-100)}
