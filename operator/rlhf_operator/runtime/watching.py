@@ -18,6 +18,8 @@ from rlhf_operator import names
 from rlhf_operator.clients.connection import Connection
 from rlhf_operator.runtime.health import Watches
 
+log = logging.getLogger(__name__)
+
 Seen = Callable[[str | None, Mapping[str, Any]], None]
 """(type, object): type is ADDED, MODIFIED, DELETED, or None for an object of the first list."""
 
@@ -127,6 +129,8 @@ class Watching:
         """Ends ``running``, the task of ``run``, in bounded time."""
         # kopf closes its session under requests of its own, then reports and repeats them: nobody has to know.
         logging.getLogger("kopf").setLevel(logging.CRITICAL)
+        # A search for kinds that is cut short leaves tasks whose errors nobody takes; Python would report each.
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: log.debug("at the stop: %s", context.get("message")))
         self._stop.set()
         await asyncio.wait({running}, timeout=STOP_SECONDS)
         running.cancel()

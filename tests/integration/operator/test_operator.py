@@ -47,7 +47,8 @@ def test_a_job_runs_to_its_end(api: Api, namespace: str, operator: OperatorProce
     assert 'rlhf_operator_jobs{phase="Succeeded"} 1.0' in text
     assert operator.metric("rlhf_operator_reconcile_errors_total") == 0
     api.delete("RLHFJob", "tiny")
-    eventually("children to be collected", lambda: children(api) == ["PersistentVolumeClaim"], seconds=20)
+    # The garbage collector learns of a new kind every 30 s.
+    eventually("children to be collected", lambda: children(api) == ["PersistentVolumeClaim"], seconds=60)
     eventually("gauges of the job to be gone", lambda: 'rlhfjob="tiny"' not in operator.scrape(), seconds=10)
 
 
