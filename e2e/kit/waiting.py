@@ -11,6 +11,9 @@ from e2e.kit.evidence import describe
 
 T = TypeVar("T")
 
+patience = 1.0
+"""Times the seconds of every deadline: for lanes whose deadlines stand in the tests and not in a file of budgets."""
+
 
 class TimedOutError(AssertionError):
     """A wait passed its deadline; the text holds the namespace's objects, events and last log lines."""
@@ -27,8 +30,9 @@ def eventually(
 ) -> T:
     """The first true value of ``probe``. Errors of the API server while it restarts are not swallowed: catch them in the probe.
 
-    Raises TimedOutError after ``seconds`` with ``last()``, if given, and the evidence of ``api``'s namespace.
+    Raises TimedOutError after ``seconds`` times ``patience`` with ``last()``, if given, and the evidence of ``api``'s namespace.
     """
+    seconds *= patience
     deadline = time.monotonic() + seconds
     while True:
         if found := probe():
