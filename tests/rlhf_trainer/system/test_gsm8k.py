@@ -103,6 +103,7 @@ def test_generated_calculations_are_right() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_grpo_takes_steps_on_gsm8k_with_the_answer_reward(jobs, recipe: Path) -> None:
     quickstart = ROOT / "examples" / "quickstart"
     subprocess.run([sys.executable, str(quickstart / "get_model.py")], check=True, timeout=600)
