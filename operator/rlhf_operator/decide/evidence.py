@@ -77,10 +77,12 @@ def _of_pod(pod: PodView, attempt: int, began: datetime, now: datetime) -> Itera
     killed = False
     for container in pod.containers:
         if _ended_in(container, began):
-            killed = killed or container.terminated_reason == "OOMKilled"
+            out_of_memory = container.terminated_reason == "OOMKilled"
+            killed = killed or out_of_memory
             yield evidence(
                 container.terminated_reason or "Error",
-                container.terminated_message,
+                # The kernel asks nobody before: the log's end is about something else.
+                "" if out_of_memory else container.terminated_message,
                 container.name,
                 container.terminated_exit_code,
                 container.terminated_at,

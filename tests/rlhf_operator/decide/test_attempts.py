@@ -383,12 +383,21 @@ def test_exit_75_waits_for_the_pods_word_and_is_then_judged_by_it() -> None:
     assert not first.status.failures
     assert first.requeue_after_seconds == pytest.approx(10, abs=1)
     killed = worker(
-        containers=(container(container_id="worker-c2", terminated_reason="OOMKilled", terminated_exit_code=137, terminated_at=later(-4)),)
+        containers=(
+            container(
+                container_id="worker-c2",
+                terminated_reason="OOMKilled",
+                terminated_exit_code=137,
+                terminated_at=later(-4),
+                terminated_message="This command will now block forever",
+            ),
+        )
     )
     second = decided(observe(first.status, head=exited, pods=(head(), killed)), seconds=3)
     failure = second.status.failures[-1]
     assert (failure.class_, failure.reason, failure.exit_code) == ("Infra", "OutOfMemory", 75)
     assert "container ray: OOMKilled (exit code 137)" in failure.message
+    assert "block forever" not in failure.message, "the end of the log of a container that the kernel killed"
     alone = decided(observe(first.status, head=replace(exited, at=later(11))), seconds=11)
     assert alone.status.failures[-1].reason == "TrainerRetry"
 
