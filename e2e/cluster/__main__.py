@@ -13,6 +13,7 @@ from e2e.cluster.api import ApiError
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.home import Home
 from e2e.cluster.sandbox import SandboxError
+from e2e.tools import prepare
 from e2e.tools.cachefolder import ToolsError
 
 MAX_DOWN_SECONDS = 86_400
@@ -21,7 +22,12 @@ MAX_DOWN_SECONDS = 86_400
 def up(arguments: argparse.Namespace) -> int:
     """Start a cluster and say how to reach it."""
     cluster = Cluster.up(arguments.name, arguments.shape)
+    if cluster.shape == "control":
+        print("# No container runs in this shape: pods are only marked as ready, an operator's too.")
     print(f"export KUBECONFIG={cluster.admin_kubeconfig}")
+    if not os.environ.get("RLHF_TOOLS_BIN"):
+        tools = prepare(["kubectl", "helm"])
+        print(f"export PATH={tools.binary('kubectl').parent}:{tools.binary('helm').parent}:$PATH")
     return 0
 
 
