@@ -39,6 +39,6 @@ def _section(kind: Kind) -> str:
 
 
 def _row(reason: Reason, fact: Fact) -> str:
-    classes = " first, then ".join(fact.classes) or "-"
+    classes = (" or " if fact.either else " first, then ").join(fact.classes) or "-"
     cells = [f"`{reason.value}`", classes, fact.meaning, fact.remedy or "-"]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -94,9 +94,12 @@ class Fact:
     remedy: str = ""
     """What to do; empty where there is nothing to do."""
     classes: tuple[FailureClass, ...] = ()
-    """Whose failure it is: the budget a restart is counted against. Empty = no failure. Two: the first time, and again."""
+    """Whose failure it is: the budget a restart is counted against. Empty = no failure. Two: the first time, and again;
+    where ``either`` holds, one or the other."""
     warning: bool = False
     """Its Event is a Warning."""
+    either: bool = False
+    """Which of two ``classes`` it is depends on what was found, as ``meaning`` says."""
 
 
 def _failure(meaning: str, remedy: str, *classes: FailureClass) -> Fact:
@@ -281,8 +284,13 @@ FACTS: Mapping[Reason, Fact] = {
         "The trainer's command could not be started.", "Check that `cluster.image` is a trainer image of this version.", "Config"
     ),
     Reason.JOB_SUPERVISOR: _failure("Ray's supervisor of the trainer failed.", "Nothing, unless it repeats.", "Infra"),
-    Reason.SUBMISSION_FAILED: _failure(
-        "Ray did not take the submission within five minutes.", "The message has its last answer; look at the head pod.", "Infra"
+    Reason.SUBMISSION_FAILED: Fact(
+        "failure",
+        "Ray refused the submission (Config), or did not take it within five minutes (Infra).",
+        "The message has Ray's last answer. Refused: correct what it names and create the job again. Not taken: look at the head pod.",
+        ("Config", "Infra"),
+        warning=True,
+        either=True,
     ),
     Reason.CLUSTER_LOST: _failure("The RayCluster was deleted by somebody else.", "Nothing; it is made anew.", "Infra"),
     Reason.SUCCEEDED: Fact("end", "Training is complete; `status.model` says where on the volume the model is."),

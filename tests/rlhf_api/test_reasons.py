@@ -32,3 +32,16 @@ def test_fact_is_a_sentence_and_whatever_went_wrong_says_what_to_do(reason: Reas
     assert "\n" not in fact.meaning + fact.remedy
     assert not fact.warning or fact.remedy.endswith(".")
     assert fact.kind != "failure" or fact.classes
+
+
+@pytest.mark.parametrize(
+    ("reason", "cell"),
+    [
+        (Reason.SUBMISSION_FAILED, "Config or Infra"),
+        (Reason.OUT_OF_MEMORY, "Infra first, then User"),
+        (Reason.STALLED, "Infra"),
+        (Reason.TRAINING, "-"),
+    ],
+)
+def test_page_says_whether_two_classes_are_alternatives_or_a_sequence(reason: Reason, cell: str) -> None:
+    assert f"| `{reason}` | {cell} | {FACTS[reason].meaning} |" in failures.text()
