@@ -49,7 +49,7 @@ def test_data_columns_are_given_by_name():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("x", "nothing is known by the name of its parameter 'x'"),
+        ("x", "nothing is known by the name of its parameter 'x'. Known names: "),
         ("", "takes 0 arguments"),
         ("query", "did you mean 'queries'"),
         ("q, p", "parameter 'q'"),

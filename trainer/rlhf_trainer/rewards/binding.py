@@ -79,5 +79,5 @@ def _refusal(unknown: Sequence[Parameter], num_parameters: int, offered: Sequenc
         return f"it takes {num_parameters} arguments"
     name = unknown[0].name
     guess = get_close_matches(name, offered, n=1)
-    hint = f"; did you mean {guess[0]!r}?" if guess else ""
+    hint = f"; did you mean {guess[0]!r}?" if guess else "."
     return f"nothing is known by the name of its parameter {name!r}{hint} Known names: {', '.join(offered)}"
