@@ -114,8 +114,15 @@ def _violation(path: Path, details: list[ErrorDetails]) -> Violation:
 def _literal(path: Path, detail: ErrorDetails) -> Violation:
     expected = re.sub(r"'([^']*)'", r"\1", detail["ctx"]["expected"]).replace(" or ", ", ").split(", ")
     value = detail["input"]
-    close = get_close_matches(str(value), expected, n=1, cutoff=0.4)
-    return Violation(dotted(path), _brief(value), f"the value must be one of {', '.join(expected)}", close[0] if close else expected[0])
+    folded = {_folded(each): each for each in expected}
+    close = get_close_matches(_folded(str(value)), list(folded), n=1, cutoff=0.4)
+    nearest = folded[close[0]] if close else expected[0]
+    return Violation(dotted(path), _brief(value), f"the value must be one of {', '.join(expected)}", nearest)
+
+
+def _folded(name: str) -> str:
+    """``name`` as it is compared: people write GRPO and dr_grpo."""
+    return name.lower().replace("_", "-")
 
 
 def _wrong_type(path: Path, details: list[ErrorDetails]) -> Violation:
@@ -135,6 +142,8 @@ def _wrong_type(path: Path, details: list[ErrorDetails]) -> Violation:
         nearest = f"a mapping with {', '.join(here)}" if 0 < len(here) <= _FEW else None
     elif "string_type" in kinds and isinstance(value, int | float) and not (isinstance(value, bool) and len(kinds) > 1):
         nearest = quoted(value)
+    elif kinds == ["int_type"] and isinstance(value, str):
+        nearest = f"a whole number, for example {_whole_example(path)}"
     elif kinds == ["int_type"] and isinstance(value, float):
         nearest = str(round(value)) if abs(value) < _WHOLE else _default(path, "a whole number, without a point")
     elif kinds in (["list_type"], ["tuple_type"]):
@@ -185,6 +194,16 @@ def _default(path: Path, otherwise: str) -> str:
     return f"{path[-1]}: {_number(default)}" if isinstance(default, int | float) else otherwise
 
 
+def _whole_example(path: Path) -> int:
+    """A value that the field accepts: its default, else 100 as far as its bounds allow."""
+    info = field_at(path)
+    default = info.get_default() if info is not None else None
+    if isinstance(default, int):
+        return default
+    bounds = {key: getattr(each, key) for each in (info.metadata if info is not None else ()) for key in ("ge", "le") if hasattr(each, key)}
+    return int(max(bounds.get("ge", 100), min(bounds.get("le", 100), 100)))
+
+
 def _meant(path: Path, kind: str) -> tuple[str, ...]:
     if kind != "extra_forbidden":
         return ()
@@ -211,12 +230,13 @@ def _candidates(path: Path) -> tuple[list[str], bool]:
     here = list(by_alias(parent)) if parent is not None else []
     camel = to_camel(name.replace("-", "_")) if "_" in name or "-" in name else name
     lowered = {each.lower(): each for each in here}
-    close = lowered.get(camel.lower()) or next(iter(get_close_matches(camel, here, n=1, cutoff=0.75)), None)
+    close = lowered.get(next(iter(get_close_matches(camel.lower(), list(lowered), n=1, cutoff=0.75)), ""))
     if close is not None:
         return [close], True
     if camel in places():
         return list(places()[camel]), False
-    far = next(iter(get_close_matches(camel, list(places()), n=1, cutoff=0.8)), None)
+    elsewhere = {each.lower(): each for each in places()}
+    far = elsewhere.get(next(iter(get_close_matches(camel.lower(), list(elsewhere), n=1, cutoff=0.8)), ""))
     return (list(places()[far]), False) if far is not None else ([], False)
 
 

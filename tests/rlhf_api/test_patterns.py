@@ -114,6 +114,17 @@ def test_images_that_runtimes_can_pull_are_taken(raw_job: RawJob, image: str) ->
             "existingClaim: NAME",
         ),
         ({"cluster.env": [{"name": "A", "value": "", "valueFrom": {}}]}, "unknown field", "spec.cluster.secretEnv, with a secretKeyRef"),
+        ({"rl.algorithm": "GRPO"}, "the value must be one of ppo, grpo", "grpo"),
+        ({"rl.algorithm": "Dr_GRPO"}, "the value must be one of ppo, grpo", "dr-grpo"),
+        ({"rl.algorithm": "REINFORCE"}, "the value must be one of ppo, grpo", "reinforce++"),
+        ({"rl.advantage": {"estimator": "GROUP-NORM"}}, "the value must be one of", "group_norm"),
+        ({"training.precision": "FP32"}, "the value must be one of", "fp32"),
+        ({"training.MAXSTEP": 5}, "unknown field", "maxSteps"),
+        ({"rl.SHMSIZES": "1Gi"}, "unknown field", "spec.cluster.shmSize"),
+        ({"training.maxSteps": "five"}, "the value must be an integer", "a whole number, for example 100"),
+        ({"training.maxSteps": "5"}, "the value must be an integer", "5 without quotes"),
+        ({"training.seed": "none"}, "the value must be an integer", "a whole number, for example 42"),
+        ({"placement.actor": {"nodes": "two"}}, "the value must be an integer", "a whole number, for example 1"),
     ],
 )
 def test_advice_is_of_use_when_it_is_followed(raw_job: RawJob, changes: dict[str, Any], rule: str, nearest: str | None) -> None:
