@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -11,11 +13,12 @@ from rlhf_api.owned import MOUNT_PATHS, SYSTEM_PATHS, VOLUME_NAMES, VOLUME_PREFI
 from rlhf_api.resolve import DATA_SUFFIXES
 from rlhf_api.rules.data import CONTROL
 from rlhf_api.rules.registry import Cel, Finding, rule
-from rlhf_api.spec import JobSpec
+from rlhf_api.spec import DatasetSpec, FilesSpec, JobSpec
 
 _VOLUMES = "!has(self.cluster.volumes) || self.cluster.volumes"
 _TAKEN = [*MOUNT_PATHS, *SYSTEM_PATHS]
 _FILE_NAME_BYTES = 255
+_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _ITEMS = "!has(self.cluster.files) || !has(self.cluster.files.items) || self.cluster.files.items"
 
 
@@ -142,19 +145,50 @@ def file_items_differ(spec: JobSpec) -> Iterator[Finding]:
 
 @rule(
     "relative-paths-need-files",
-    "on a cluster relative paths refer to the files of cluster.files, which is absent here",
+    "on a cluster relative paths refer to the files of cluster.files: the paths of its items or, without items, the keys of its ConfigMap",
     cluster=True,
 )
 def relative_paths_need_files(spec: JobSpec) -> Iterator[Finding]:
-    if spec.cluster.files is not None:
-        return
-    nearest = "files: {configMap: NAME} (`rlhf files FILE` prints the ConfigMap), or a path on one of cluster.volumes"
+    files = spec.cluster.files
+    for field, path, is_file in _relative_paths(spec):
+        plain = posixpath.normpath(path)
+        if plain.split("/")[0] == "..":
+            continue  # relative-paths-stay-below tells it
+        if files is None:
+            nearest = "files: {configMap: NAME} (`rlhf files FILE` prints the ConfigMap), or a path on one of cluster.volumes"
+            yield Finding(field, path, nearest, "cluster.files is absent here")
+        elif not _holds(files, plain, is_file=is_file):
+            item = plain if is_file else f"{plain}/NAME"
+            nearest = f"items: [{{key: KEY, path: {item}}}] (`rlhf files FILE` prints them), or a path on one of cluster.volumes"
+            yield Finding(field, path, nearest, "no item leads there" if files.items else "a key is a plain file name")
+
+
+def _relative_paths(spec: JobSpec) -> Iterator[tuple[str, str, bool]]:
+    """Field, path, and whether a file stands there, not a folder. What may be a hub id is none."""
     for index, source in enumerate(spec.rl.reward.sources):
         if source.function is not None and not source.function.file.startswith("/"):
-            yield Finding(f"rl.reward.sources[{index}].function.file", source.function.file, nearest)
-    datasets = [(f"data.datasets[{index}]", dataset) for index, dataset in enumerate(spec.data.datasets)]
+            yield f"rl.reward.sources[{index}].function.file", source.function.file, True
+    datasets: list[tuple[str, DatasetSpec]] = [(f"data.datasets[{index}]", each) for index, each in enumerate(spec.data.datasets)]
     if spec.evaluation is not None:
-        datasets += [(f"evaluation.datasets[{index}]", dataset) for index, dataset in enumerate(spec.evaluation.datasets)]
+        datasets += [(f"evaluation.datasets[{index}]", each) for index, each in enumerate(spec.evaluation.datasets)]
     for field, dataset in datasets:
-        if dataset.path.startswith(".") or (not dataset.path.startswith("/") and PurePosixPath(dataset.path).suffix in DATA_SUFFIXES):
-            yield Finding(f"{field}.path", dataset.path, nearest)
+        is_file = PurePosixPath(dataset.path).suffix in DATA_SUFFIXES
+        if dataset.path.startswith(".") or (is_file and not dataset.path.startswith("/")):
+            yield f"{field}.path", dataset.path, is_file
+    models = spec.models
+    told: set[str] = set()
+    # A reference or critic that is not named starts from the actor's or reward model's path: told once.
+    for role, model in (("actor", models.actor), ("reward", models.reward), ("reference", models.reference), ("critic", models.critic)):
+        if model is not None and model.path.startswith(".") and model.path not in told:
+            told.add(model.path)
+            yield f"models.{role}.path", model.path, False
+
+
+def _holds(files: FilesSpec, path: str, *, is_file: bool) -> bool:
+    """Whether the folder of ``files`` can have ``path``, which is normal; which keys a ConfigMap has is not known here."""
+    if path == ".":
+        return not is_file
+    if not files.items:
+        return is_file and _KEY.fullmatch(path) is not None
+    paths = [posixpath.normpath(item.path) for item in files.items]
+    return path in paths if is_file else any(each.startswith(f"{path}/") for each in paths)

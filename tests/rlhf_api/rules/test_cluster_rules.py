@@ -23,6 +23,17 @@ TWO_PODS: Changes = {"placement.actor": {"nodes": 2}, "placement.rollout": {"eng
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 CREATE_RWO: Changes = {"checkpoint.volume": {"create": {"size": "10Gi", "accessModes": ["ReadWriteOnce"]}}}
 
+WITH_ITEMS: Changes = {
+    "files": {
+        "configMap": "files",
+        "items": [
+            {"key": "reward.py", "path": "reward.py"},
+            {"key": "train.jsonl", "path": "d/train.jsonl"},
+            {"key": "config.json", "path": "model/config.json"},
+        ],
+    }
+}
+
 
 def volume(name: str, path: str) -> dict[str, str]:
     return {"name": name, "mountPath": path, "existingClaim": "claim"}
@@ -159,7 +170,7 @@ CASES = [
                 "data.datasets[0].path",
                 "b.jsonl in cluster.files",
             ),
-            ({"models.actor.path": ".."}, {"models.actor.path": "..a/b"}, "models.actor.path", "NAME in cluster.files"),
+            ({"models.actor.path": ".."}, {"models.actor.path": "a/b"}, "models.actor.path", "NAME in cluster.files"),
         )
     ),
     Case("checkpoint-volume-is-there", {"checkpoint": {}}, {}, "checkpoint.volume", "{create: {size: 100Gi}}", context=ON_CLUSTER),
@@ -205,6 +216,55 @@ CASES = [
             "data.datasets.0.path": "/data/train.jsonl",
             "rl.reward.sources.0.function.file": "/code/reward.py",
         },
+    ),
+    *(
+        Case("relative-paths-need-files", fault, neighbour, where, nearest, context=ON_CLUSTER)
+        for fault, neighbour, where, nearest in (
+            ({"data.datasets.0.path": "d/a.jsonl"}, {"data.datasets.0.path": "./a.jsonl"}, "data.datasets[0].path", "path: d/a.jsonl"),
+            ({"data.datasets.0.path": "./rows"}, {"data.datasets.0.path": "owner/rows"}, "data.datasets[0].path", "path: rows/NAME"),
+            ({"models.actor.path": "./model"}, {"models.actor.path": "."}, "models.actor.path", "path: model/NAME"),
+            ({"models.actor.path": "./model"}, {"models.actor.path": "/team/model"}, "models.actor.path", "cluster.volumes"),
+            (
+                {"models.reference": {"path": "./start"}},
+                {"models.reference": {"path": "start"}},
+                "models.reference.path",
+                "path: start/NAME",
+            ),
+            (
+                {"rl.reward.sources.0.function.file": "code/reward.py"},
+                {"rl.reward.sources.0.function.file": "code/../reward.py"},
+                "rl.reward.sources[0].function.file",
+                "path: code/reward.py",
+            ),
+        )
+    ),
+    *(
+        Case(
+            "relative-paths-need-files",
+            fault,
+            neighbour,
+            where,
+            nearest,
+            context={**ON_CLUSTER, "cluster": WITH_ITEMS, "data.datasets.0.path": "d/train.jsonl"},
+        )
+        for fault, neighbour, where, nearest in (
+            ({"data.datasets.0.path": "d/a.jsonl"}, {"data.datasets.0.path": "./d/train.jsonl"}, "data.datasets[0].path", "d/a.jsonl"),
+            ({"data.datasets.0.path": "train.jsonl"}, {}, "data.datasets[0].path", "path: train.jsonl"),
+            ({"data.datasets.0.path": "./m"}, {"data.datasets.0.path": "./d"}, "data.datasets[0].path", "path: m/NAME"),
+            ({"models.actor.path": "./mode"}, {"models.actor.path": "./model"}, "models.actor.path", "path: mode/NAME"),
+            (
+                {"models.actor.path": "./model/config.json"},
+                {"models.actor.path": "model/config.json"},
+                "models.actor.path",
+                "cluster.volumes",
+            ),
+            (
+                {"rl.reward.sources.0.function.file": "reward.txt"},
+                {"rl.reward.sources.0.function.file": "./reward.py"},
+                "rl.reward.sources[0].function.file",
+                "path: reward.txt",
+            ),
+        )
     ),
     # pods
     Case(
