@@ -38,10 +38,10 @@ class Command(Protocol):
 
 
 class Validate:
-    """Check a manifest, and its data and reward code where they can be reached; every fault is shown at once."""
+    """Check manifests, and their data and reward code where they can be reached; every fault is shown at once."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("file", metavar="FILE", help="manifest with one RLHFJob; ConfigMaps beside it are its files")
+        parser.add_argument("files", nargs="+", metavar="FILE", help="manifest with one RLHFJob; ConfigMaps beside it are its files")
         add_set_argument(parser)
         parser.add_argument("--no-dry-run", action="store_true", help="do not read data or call reward code")
         parser.add_argument(
@@ -52,12 +52,17 @@ class Validate:
         parser.add_argument("--print", action="store_true", help="print the resolved job: preset and defaults filled in")
 
     def execute(self, args: argparse.Namespace) -> int:
+        return max(self._judge(file, args) for file in args.files)
+
+    def _judge(self, file: str, args: argparse.Namespace) -> int:
         try:
-            loaded = manifest.load(args.file, args.set)
+            loaded = manifest.load(file, args.set)
         except manifest.ManifestError as error:
-            return refuse(args.file, error.violations)
+            return refuse(file, error.violations)
         for warning in loaded.warnings:
             print(f"warning: {warning}", file=sys.stderr)
+        for warning in files.hub_ids_beside(loaded.job, loaded.base_dir) if args.cluster else ():
+            print(f"warning: {loaded.locate(warning)}", file=sys.stderr)
         faults = [loaded.locate(fault) for fault in check_cluster(loaded.job)] if args.cluster else []
         tried = [] if args.no_dry_run else _dry_run(loaded)
         for fault in tried:
@@ -67,8 +72,10 @@ class Validate:
             else:
                 print(f"note: {fault.field} is not checked: {fault.value} lies on the volume {volume}, which is not here", file=sys.stderr)
         if faults:
-            return refuse(args.file, faults)
-        print(to_yaml(loaded.job) if args.print else f"{args.file} is valid.")
+            return refuse(file, faults)
+        if args.print and len(args.files) > 1:
+            print("---")
+        print(to_yaml(loaded.job) if args.print else f"{file} is valid.")
         return ExitCode.DONE
 
 
@@ -163,17 +170,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in BUILT_IN.items():
         command.add_arguments(commands.add_parser(name, help=command.__doc__, description=command.__doc__))
-    # Loading an entry point may import torch, so only the command that was asked for is loaded.
+    # Loading an entry point takes time, so only what was asked for is loaded: a command, or the descriptions of all.
+    for_all = not arguments or arguments[0].startswith("-")
     chosen = joined.get(arguments[0]) if arguments else None
     loaded = _load(chosen) if chosen is not None else None
     for name, point in joined.items():
-        sub = commands.add_parser(name, help=f"from {point.value.split(':')[0].split('.')[0]}")
+        sub = commands.add_parser(name, help=_described(point) if for_all else None)
         if point is chosen and loaded is not None:
             sub.description = loaded.__doc__
             loaded.add_arguments(sub)
     args = parser.parse_args(arguments)
     command = loaded if loaded is not None else BUILT_IN[args.command]
     return int(command.execute(args))
+
+
+def _described(point: EntryPoint) -> str:
+    try:
+        return str(point.load().__doc__)
+    except ModuleNotFoundError as error:
+        return f"Needs the module {error.name}, which is not installed."
 
 
 def _load(point: EntryPoint) -> Command:

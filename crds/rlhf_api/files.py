@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from rlhf_api.resolve import DATA_SUFFIXES, to_raw
-from rlhf_api.spec import DatasetSpec, FileItem, FilesSpec, ModelSpec, RLHFJob
+from rlhf_api.spec import DatasetSpec, FileItem, FilesSpec, JobSpec, ModelSpec, RLHFJob
 from rlhf_api.violations import Violation, quoted
 from rlhf_api.yamltree import Document
 
@@ -128,6 +128,24 @@ def text(job: RLHFJob, folder: Path) -> str:
     return f"# spec.cluster:\n{comment}" + yaml.dump(document, Dumper=_Blocks, sort_keys=False, width=10_000, allow_unicode=True)
 
 
+def hub_ids_beside(job: RLHFJob, folder: Path) -> list[Violation]:
+    """Names that are hub ids on a cluster, although ``folder`` (the manifest's) has a folder of that name: each told once."""
+    files = job.spec.cluster.files
+    items = [item.path for item in files.items] if files is not None else []
+    found: dict[str, Violation] = {}
+    named = [(field, model.path) for field, model in _models(job.spec)]
+    named += [(field, each.path) for field, each in _datasets(job.spec) if PurePosixPath(each.path).suffix not in DATA_SUFFIXES]
+    for field, path in named:
+        place = folder / path
+        if path in found or path.startswith((".", "/")) or any(item.startswith(f"{path.rstrip('/')}/") for item in items):
+            continue
+        if _exists(place) and place.is_dir():
+            rule = "on a cluster this is looked for on the hub; the folder of this name beside the manifest is not there"
+            nearest = "its files in cluster.files (`rlhf files FILE` prints them), or a path on one of cluster.volumes"
+            found[path] = Violation(field, path, rule, nearest)
+    return list(found.values())
+
+
 class _Blocks(yaml.SafeDumper):
     """Texts of several lines as blocks, as a person would write them."""
 
@@ -145,22 +163,26 @@ def _paths(job: RLHFJob, folder: Path) -> Iterator[tuple[str, str]]:
     for index, source in enumerate(spec.rl.reward.sources):
         if source.function is not None:
             yield from _inside(f"spec.rl.reward.sources[{index}].function.file", source.function.file, folder, is_file=True)
-    datasets: list[tuple[str, DatasetSpec]] = [(f"spec.data.datasets[{index}].path", each) for index, each in enumerate(spec.data.datasets)]
-    if spec.evaluation is not None:
-        datasets += [(f"spec.evaluation.datasets[{index}].path", each) for index, each in enumerate(spec.evaluation.datasets)]
-    for field, dataset in datasets:
+    for field, dataset in _datasets(spec):
         yield from _inside(field, dataset.path, folder, is_file=PurePosixPath(dataset.path).suffix in DATA_SUFFIXES)
-    models: tuple[tuple[str, ModelSpec | None], ...] = (
-        ("actor", spec.models.actor),
-        ("reference", spec.models.reference),
-        ("critic", spec.models.critic),
-        ("reward", spec.models.reward),
-    )
-    for role, model in models:
+    for named, model in _models(spec):
+        for field, path in _inside(named, model.path, folder):
+            if model.init != "random" or not path.endswith(WEIGHTS):
+                yield field, path
+
+
+def _datasets(spec: JobSpec) -> Iterator[tuple[str, DatasetSpec]]:
+    yield from ((f"spec.data.datasets[{index}].path", each) for index, each in enumerate(spec.data.datasets))
+    if spec.evaluation is not None:
+        yield from ((f"spec.evaluation.datasets[{index}].path", each) for index, each in enumerate(spec.evaluation.datasets))
+
+
+def _models(spec: JobSpec) -> Iterator[tuple[str, ModelSpec]]:
+    """Those that have a path, first the ones that others may start from."""
+    models = spec.models
+    for role, model in (("actor", models.actor), ("reward", models.reward), ("reference", models.reference), ("critic", models.critic)):
         if model is not None and model.path:
-            for field, path in _inside(f"spec.models.{role}.path", model.path, folder):
-                if model.init != "random" or not path.endswith(WEIGHTS):
-                    yield field, path
+            yield f"spec.models.{role}.path", model
 
 
 def _inside(field: str, path: str, folder: Path, *, is_file: bool = False) -> Iterator[tuple[str, str]]:

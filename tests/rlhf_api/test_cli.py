@@ -74,6 +74,75 @@ def test_validate_for_a_cluster_does_not_look_here_for_what_lies_on_its_volumes(
     assert "1 fault" in capsys.readouterr().err
 
 
+def test_validate_judges_every_file_and_exits_with_the_worst_code(
+    write_manifest: WriteManifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write_manifest().rename(tmp_path / "good.yaml")
+    bad = write_manifest({"rl.kl.coef": -1}).rename(tmp_path / "bad.yaml")
+    assert cli.main(["validate", "--no-dry-run", str(bad), str(tmp_path / "none.yaml"), str(good)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == f"{good} is valid.\n"
+    assert f"{bad}: 1 fault.\n" in printed.err
+    assert f"{tmp_path / 'none.yaml'}: 1 fault.\n" in printed.err
+    assert cli.main(["validate", "--no-dry-run", str(good), str(good)]) == 0
+    assert capsys.readouterr().out == f"{good} is valid.\n" * 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_validate_prints_one_document_a_job(write_manifest: WriteManifest, capsys: pytest.CaptureFixture[str], count: int) -> None:
+    assert cli.main(["validate", "--no-dry-run", "--print", *[str(write_manifest())] * count]) == 0
+    printed = capsys.readouterr().out
+    assert [each["metadata"]["name"] for each in yaml.safe_load_all(printed)] == ["example"] * count
+    assert printed.startswith("---") == (count > 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({"models.actor.path": "model"}, ["models.actor.path"]),
+        ({"models.actor.path": "absent", "models.reference": {"path": "model/"}}, ["models.reference.path"]),
+        ({"models.actor.path": "owner/rows", "data.datasets": [{"path": "owner/rows"}]}, ["models.actor.path"]),
+        ({"models.actor.path": "absent", "data.datasets": [{"path": "owner/rows"}]}, ["data.datasets[0].path"]),
+        ({"models.actor.path": "/team/model"}, []),
+        (
+            {
+                "data.datasets.0.path": "owner/rows.jsonl",
+                "cluster.files": {
+                    "configMap": "files",
+                    "items": [{"key": key, "path": key.replace("-", "/")} for key in ("model-a", "reward.py", "owner-rows.jsonl")],
+                },
+            },
+            [],
+        ),
+    ],
+)
+def test_validate_for_a_cluster_warns_of_a_hub_id_that_is_a_folder_here(
+    write_manifest: WriteManifest, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, object], fields: list[str]
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "owner" / "rows").mkdir(parents=True)
+    path = write_manifest({**ON_A_CLUSTER, **changes})
+    assert cli.main(["validate", "--no-dry-run", "--cluster", str(path)]) == 0
+    warned = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert [line.split(": ")[2] for line in warned] == [f"spec.{field}" for field in fields]
+    assert cli.main(["validate", "--no-dry-run", str(path)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_help_says_what_joined_commands_do_and_what_they_lack(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    points = [
+        EntryPoint("check", "rlhf_api.cli:Validate", cli.COMMANDS),
+        EntryPoint("fly", "rlhf_no_such_package.fly:FLY", cli.COMMANDS),
+    ]
+    monkeypatch.setattr(cli, "entry_points", lambda group: points if group == cli.COMMANDS else [])
+    monkeypatch.setattr(cli, "BUILT_IN", {})
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "check Check manifests, and their data" in printed
+    assert "fly Needs the module rlhf_no_such_package, which is not installed." in printed
+
+
 ON_A_CLUSTER = {"cluster.files": {"configMap": "files"}, "checkpoint.volume": {"existingClaim": "ckpt"}}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,20 @@ def test_a_signal_after_the_outcome_changes_nothing() -> None:
     stop.ended = True
     stop.handle(signal.SIGINT, None)
     assert not stop()
+
+
+@pytest.mark.parametrize(("arguments", "flag"), [(["--help"], "--version"), (["run", "--help"], "--fresh")])
+def test_help_says_what_run_does_and_loads_no_torch(arguments: list[str], flag: str) -> None:
+    script = f"""
+import sys
+from rlhf_api import cli
+try:
+    cli.main({arguments!r})
+except SystemExit:
+    print([name for name in ("torch", "ray", "vllm", "transformers") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    printed = " ".join(done.stdout.split())
+    assert "Run a job on this machine: train as on a cluster" in printed
+    assert flag in printed
+    assert printed.endswith(" []")

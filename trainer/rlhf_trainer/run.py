@@ -34,9 +34,7 @@ OBJECT_STORE_BYTES = 512 << 20
 
 
 class RunCommand:
-    """Joined to ``rlhf`` by the entry-point group ``rlhf.commands``."""
-
-    help = "run a job on this machine"
+    """Run a job on this machine: train as on a cluster, on a Ray that lives as long as the command."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", type=Path, metavar="FILE", help="manifest (YAML)")
