@@ -268,6 +268,8 @@ def _delete_pods(api: Api) -> None:
     limit = time.monotonic() + PODS_GONE_LIMIT_SECONDS
     asked: set[str] = set()
     try:
+        # A Deployment would put new ones on it.
+        api.patch(f"/api/v1/nodes/{NODE_NAME}", {"spec": {"unschedulable": True}})
         while pods := api.call("GET", f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE_NAME}")["items"]:
             for metadata in (pod["metadata"] for pod in pods if pod["metadata"]["uid"] not in asked):
                 with suppress(ApiError):
