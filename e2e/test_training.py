@@ -70,13 +70,14 @@ def test_an_example_is_applied_trains_and_leaves_a_model(
 
 
 def test_what_kubectl_shows_can_be_read(api: Api, jobs: Jobs, limits: Budgets) -> None:
-    job = jobs.start(spec={"rl": {"reward": {"sources": [{"function": {"file": "missing.py"}}]}}})
+    job = jobs.start(spec={"rl": {"reward": {"sources": [{"function": {"file": "reward.py", "name": "no_such_function"}}]}}})
     status = job.reaches("Failed", seconds=limits.first_step)
     failure: dict[str, Any] = status["failures"][0]
     assert failure["class"] in ("User", "Config")
-    assert "missing.py" in failure["message"]
+    assert "no_such_function" in failure["message"]
+    assert "reward_func" in failure["message"], "the nearest that would work"
     described = jobs.clients.kubectl("describe", "rlhfjob", job.name, namespace=api.namespace)
-    assert "missing.py" in described
+    assert "no_such_function" in described
     assert re.search(r"Warning\s+" + failure["reason"], described), "its Event is there"
     listed = jobs.clients.kubectl("get", "rlhfjobs", "-o", "wide", namespace=api.namespace)
     assert listed.splitlines()[0].split() == [
