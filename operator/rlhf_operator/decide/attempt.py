@@ -67,7 +67,7 @@ def _lost(case: Case, run: RunStatus) -> tuple[Lost, str] | None:
 
 
 def _being_suspended(cluster: RayClusterView) -> bool:
-    """KubeRay 1.7 says so until all pods are gone, also where `suspend` is false again before anybody saw that it was true."""
+    """KubeRay 1.6 says so until all pods are gone, also where `suspend` is false again before anybody saw that it was true."""
     return any(cluster.conditions.get(kind, ("",))[0] == "True" for kind in ("RayClusterSuspending", "RayClusterSuspended"))
 
 

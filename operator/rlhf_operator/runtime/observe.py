@@ -38,8 +38,11 @@ T = TypeVar("T")
 
 SETTLED_SECONDS = 300.0
 """A child that was there is believed to be there for so long; a lost one is found at the next resync."""
-CHILD_SECONDS = 30.0
-"""While pods are awaited their small children are looked at this often: a pod that starts without one of them never gets ready."""
+CHILD_SECONDS = 120.0
+"""While pods are awaited their small children are looked at this often: a pod that starts without one of them never gets ready. Hundreds of
+jobs may wait for GPUs for days, and each look is a call."""
+TOKEN_SECONDS = 30.0
+"""The same for the Secret: an earlier job's of the same name may just have been collected."""
 UNSETTLED_SECONDS = 5.0
 """What is awaited is read at most this often."""
 ABSENT_SECONDS = 1.0
@@ -110,7 +113,7 @@ class Observer:
             cluster = replace(cluster, warning=await self._warning(key, cluster.uid, memory, unread, "cluster"))
             pods = await self._pod_warnings(key, pods, memory, unread)
         await self._queue(key, cluster, memory, unread)
-        if memory.token is not None and self._clock() - memory.token.at >= period:
+        if memory.token is not None and self._clock() - memory.token.at >= (period if period == SETTLED_SECONDS else TOKEN_SECONDS):
             # It may not be read: creating it again tells whether it is there.
             memory.token = None
         return self._assemble(job, memory, cluster, pods, unread)

@@ -223,7 +223,8 @@ class Store:
         self._dropped[uid] = (self._clock(), version)
 
     def _is_late(self, uid: str, version: int) -> bool:
-        """Whether a body is from before its object was reported deleted. A newer one has come back under our label, or was asked for."""
+        """Whether a body is from before its object was reported deleted. A newer one has come back under our label, or was asked for, and
+        the report is forgotten."""
         dropped = self._dropped.get(uid)
         if dropped is None or version >= dropped[1]:
             self._dropped.pop(uid, None)

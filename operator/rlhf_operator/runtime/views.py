@@ -108,7 +108,7 @@ def cluster_record(body: Mapping[str, Any]) -> ClusterRecord:
 
 
 def _resumed(conditions: Any) -> datetime | None:
-    """KubeRay 1.7 keeps the condition after the suspension, as False; a cluster that never was suspended has none."""
+    """KubeRay 1.6 keeps the condition after the suspension, as False; a cluster that never was suspended has none."""
     found = next((each for each in items(conditions) if each.get("type") == "RayClusterSuspended"), {})
     return time(found.get("lastTransitionTime")) if found.get("status") == "False" else None
 

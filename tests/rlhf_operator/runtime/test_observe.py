@@ -11,9 +11,10 @@ from rlhf_api.status import RayClusterStatus
 from rlhf_operator.clients.kube import CLAIMS, CONFIG_MAPS, PODS, RAYCLUSTERS
 from rlhf_operator.decide.actions import Action, EnsureCluster, EnsureConfig, EnsureNetworkPolicy, EnsureToken
 from rlhf_operator.decide.observation import Observation
-from rlhf_operator.runtime.observe import CHILD_SECONDS, SETTLED_SECONDS
+from rlhf_operator.runtime.observe import CHILD_SECONDS, SETTLED_SECONDS, TOKEN_SECONDS
 from tests.rlhf_operator.runtime.world import KEY, World, decision, refused
 
+CHILDREN = [("configmaps", "job-config"), ("secrets", "job-ray-token"), ("networkpolicies", "job")]
 READY = {"conditions": [{"type": "HeadPodReady", "status": "True"}], "readyWorkerReplicas": 1}
 
 
@@ -32,26 +33,29 @@ def restored(seen: Observation) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("status", "spec", "seconds"),
-    [({}, {}, CHILD_SECONDS), (READY, {}, SETTLED_SECONDS), ({}, {"suspend": True}, SETTLED_SECONDS)],
+    ("status", "spec", "seconds", "token_seconds"),
+    [
+        ({}, {}, CHILD_SECONDS, TOKEN_SECONDS),
+        (READY, {}, SETTLED_SECONDS, SETTLED_SECONDS),
+        ({}, {"suspend": True}, SETTLED_SECONDS, SETTLED_SECONDS),
+    ],
     ids=["pods are awaited", "all pods are ready", "suspended"],
 )
-def test_children_that_somebody_deletes_are_made_again(fake_time, status, spec, seconds):
+@pytest.mark.parametrize("child", CHILDREN, ids=lambda child: child[0])
+def test_children_that_somebody_deletes_are_made_again(fake_time, child, status, spec, seconds, token_seconds):
     async def main():
         world = World(restored)
         await world.look()
         stored = world.api.objects["rayclusters", "job"]
         world.store.put_cluster(world.api.put(RAYCLUSTERS, {**stored, "status": status, "spec": {**stored["spec"], **spec}}))
         await world.look()
-        children = [("configmaps", "job-config"), ("secrets", "job-ray-token"), ("networkpolicies", "job")]
-        for child in children:
-            del world.api.objects[child]
-        await asyncio.sleep(seconds - 1)
+        del world.api.objects[child]
+        await asyncio.sleep((token_seconds if child[0] == "secrets" else seconds) - 1)
         await world.look()
-        assert not [child for child in children if child in world.api.objects], "believed to be there"
+        assert child not in world.api.objects, "believed to be there"
         await asyncio.sleep(2)
         await world.look()
-        assert [child for child in children if child in world.api.objects] == children
+        assert child in world.api.objects
 
     fake_time(main())
 
@@ -75,12 +79,17 @@ def test_what_somebody_must_create_is_seen_at_the_next_look(fake_time):
 CLUSTER = RayClusterStatus(name="job", uid="uid-of-rayclusters")
 
 
+async def with_a_cluster(phase: str) -> World:
+    """A job of this phase whose RayCluster was just made; nothing more is decided from then on."""
+    plans = [decision(after=after, phase=phase, ray_cluster=CLUSTER) for after in ((EnsureCluster(),), ())]
+    world = World(lambda seen: plans.pop(0) if len(plans) > 1 else plans[0])
+    await world.look()
+    return world
+
+
 def test_a_cluster_that_left_the_watch_is_asked_for_before_it_is_believed_gone(fake_time):
     async def main():
-        plan = decision(after=(EnsureCluster(),), phase="Running", ray_cluster=CLUSTER)
-        world = World(lambda seen: plan)
-        await world.look()
-        plan = decision(phase="Running", ray_cluster=CLUSTER)
+        world = await with_a_cluster("Running")
         stored = world.api.objects["rayclusters", "job"]
         unlabelled = world.api.put(RAYCLUSTERS, {**stored, "metadata": {**stored["metadata"], "labels": {}}})
         world.store.drop_cluster(KEY, CLUSTER.uid or "", int(unlabelled["metadata"]["resourceVersion"]))
@@ -95,10 +104,7 @@ def test_a_cluster_that_left_the_watch_is_asked_for_before_it_is_believed_gone(f
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
 def test_a_cluster_that_is_deleted_is_asked_for_once(fake_time, phase):
     async def main():
-        plan = decision(after=(EnsureCluster(),), phase=phase, ray_cluster=CLUSTER)
-        world = World(lambda seen: plan)
-        await world.look()
-        plan = decision(phase=phase, ray_cluster=CLUSTER)
+        world = await with_a_cluster(phase)
         del world.api.objects["rayclusters", "job"]
         world.api.fail["get rayclusters"] = [refused(500, "InternalError")]
         world.store.drop_cluster(KEY, CLUSTER.uid or "", 99)
@@ -123,10 +129,7 @@ def pod(name: str, kind: str, **labels: str) -> dict[str, Any]:
 
 def test_pods_that_lost_the_label_are_seen_while_kuberay_counts_them(fake_time):
     async def main():
-        plan = decision(after=(EnsureCluster(),), phase="Running", ray_cluster=CLUSTER)
-        world = World(lambda seen: plan)
-        await world.look()
-        plan = decision(phase="Running", ray_cluster=CLUSTER)
+        world = await with_a_cluster("Running")
         stored = world.api.objects["rayclusters", "job"]
         world.store.put_cluster(world.api.put(RAYCLUSTERS, {**stored, "status": READY}))
         label = {"rlhf.dev/job": "job"}
